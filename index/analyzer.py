@@ -1,0 +1,309 @@
+"""Text -> terms: what a record can be found by, what a query looks for.
+
+Records and queries go through the same steps, so that they meet:
+
+    The cafés, user_id
+    The | cafés | user_id         cut into words (segment.py)
+          cafés | user_id         stop words go
+          café  | user_id         the exact form of each: case folded, stemmed unless it holds a digit or joiner
+          cafe  | user, id        its second forms: without accents, the parts of an identifier; stemmed too
+
+Rule 1: a word with all its forms is one position; `doc_len` counts positions.
+Rule 2: an exact form counts 1, a second form 1/2, in the record and in the query. So both spellings find each other,
+        and of two records that differ in the spelling alone the one spelled as the query comes first: a record with
+        the exact form has the second forms too, so the exact form is the rarer, with the greater idf.
+Rule 3: no bytes are refused, and a query enters no term into the vocabulary.
+
+Vocabulary and Analyzer belong to one thread.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+import Stemmer  # type: ignore[import-not-found]
+
+from . import segment
+from .segment import Segment
+
+# Term freqs are in half units, so that they are integers.
+EXACT = 2
+SECOND_FORM = 1
+MAX_TF = 65535
+NOTHING = -1  # in place of a term id: a stop word, punctuation
+
+# For all second forms of a query word. BM25 is concave in tf: a tf of 1/2 earns at least half of what 1 does. So a
+# record with an identifier whole is behind one with its parts as words by half of their weight at most, and ahead by 1
+# for the exact form: with a weight of 2 it comes first whatever k1 and b, with more (five parts at 1/2) it might not.
+_MAX_SECOND_WEIGHT = 2.0
+# Of one word, with repetitions: a path of 16 parts has 17; base64, cut at slashes and humps, would have 70.
+_MAX_FORMS = 32
+
+# Stretches between two spaces, as written: 12 000 distinct ones in 6000 turns of LoCoMo. 100 000 are about 10 MB.
+_MAX_ENTRIES = 100_000
+_MAX_QUERY_ENTRIES = 10_000
+# Longer ones (addresses, base64, Chinese sentences) seldom come twice.
+_MAX_CACHED_BYTES = 64
+
+NONE = "none"
+LANGUAGES = frozenset({NONE, *Stemmer.algorithms()})
+STOP_WORDS = frozenset(
+    """
+    a an and are as at be but by did do does for from had has have he her his how in is it its of on or she that the
+    their they this to was were what when which who will with
+    """.split()
+)
+
+# What most stretches are: a word with the punctuation that touches it. Spares them segment.py.
+_PLAIN = re.compile(rb"[\"'(\[{<*]*+([A-Z]?[a-z]{1,200}+|[A-Z])[\"')\]}>*.,:;!?]*+")
+# Shapes: what has no parts, and (a digit or joiner) what is not stemmed.
+_SIMPLE = re.compile(r"u?l++|u++|d++")
+_WHOLE = re.compile(r"[^ulmnzv']")
+_GROUPED = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})++)(\.[0-9]++)?")
+_SKIN_TONE = re.compile("(?<=.)[\U0001f3fb-\U0001f3ff]")
+
+# What people leave out: accents of Latin, Greek and Cyrillic (but not the breve of й and ў, letters of their own),
+# Hebrew points, Arabic vowels and tatweel, the nukta of Hindi and Bengali. Never the vowel signs of Indic scripts.
+_OPTIONAL = re.compile(
+    "[\u0300-\u0305\u0307-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670"
+    "\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u093c\u09bc]|(?<![\u0438\u0443])\u0306"
+)
+# Letters with a stroke or joined, which NFD leaves whole.
+_STROKED = {ord(a): b for a, b in zip("\u0131łøđðħŧŋæœþ", [*"iloddhtn", "ae", "oe", "th"], strict=True)}
+_FOREIGN_DIGIT = re.compile(r"[^\D0-9]")
+
+
+class BadLanguage(ValueError):
+    """Neither a Snowball stemmer nor "none" has this name."""
+
+
+class Document(NamedTuple):
+    """`terms`: distinct ids in order of first appearance; `tfs`: half units, beside them; `doc_len`: words."""
+
+    terms: list[int]
+    tfs: list[int]
+    doc_len: int
+
+
+class QueryTerm(NamedTuple):
+    """`term_id` is -1 where the vocabulary lacks the term; `weight` is how often the query has it."""
+
+    term: str
+    term_id: int
+    weight: float
+
+
+class Word(NamedTuple):
+    """One position. `singles` are second forms of records only: letters of a bigram, which a query may ask alone."""
+
+    exact: str
+    seconds: tuple[str, ...] = ()
+    singles: tuple[str, ...] = ()
+
+
+_Entry = tuple[tuple[int, tuple[int, ...]], ...]  # (exact id, ids of second forms) of each word
+
+
+class Vocabulary:
+    """Term <-> dense id. One for all memories of a server, since most share their words."""
+
+    __slots__ = ("_ids", "_terms", "analyzers")
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+        self._terms: list[str] = []
+        self.analyzers: dict[str, Analyzer] = {}
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    def id_of(self, term: str) -> int:
+        """The id of `term`, which is entered if need be."""
+        term_id = self._ids.setdefault(term, len(self._terms))
+        if term_id == len(self._terms):
+            self._terms.append(term)
+        return term_id
+
+    def find(self, term: str) -> int:
+        """The id of `term`, -1 if it has none."""
+        return self._ids.get(term, -1)
+
+    def word(self, term_id: int) -> str:
+        """The term of an id. Raises IndexError for one that was never given out."""
+        return self._terms[term_id]
+
+
+def analyzer_for(lang: bytes | str, vocabulary: Vocabulary) -> Analyzer:
+    """The vocabulary's analyzer for `lang` (in any case), made on first use. Raises BadLanguage."""
+    name = _language(lang)
+    analyzer = vocabulary.analyzers.get(name)
+    if analyzer is None:
+        analyzer = vocabulary.analyzers[name] = Analyzer(name, vocabulary)
+    return analyzer
+
+
+def _language(lang: bytes | str) -> str:
+    name = (lang.decode("utf-8", "replace") if isinstance(lang, bytes) else lang).lower()
+    if name not in LANGUAGES:
+        raise BadLanguage(f"unknown language '{name}', expected one of {' '.join(sorted(LANGUAGES))}")
+    return name
+
+
+class Analyzer:
+    """Texts -> terms in one language: a Snowball algorithm, or "none" for words as they are."""
+
+    def __init__(self, lang: bytes | str, vocabulary: Vocabulary) -> None:
+        """Raises BadLanguage."""
+        self.lang = _language(lang)
+        self.vocabulary = vocabulary
+        # Without PyStemmer's own cache (size 0): the ones below remember more than the stem.
+        self._stem: Callable[[str], str] = str if self.lang == NONE else Stemmer.Stemmer(self.lang, 0).stemWord
+        # A stretch between spaces -> the id of its only term, or NOTHING; the few that hold more are in _entries.
+        self._ids: dict[bytes, int] = {}
+        self._entries: dict[bytes, _Entry] = {}
+        self._query_words = lru_cache(_MAX_QUERY_ENTRIES)(lambda stretch: tuple(self._words(stretch)))
+
+    def document(self, text: bytes, max_words: int) -> Document:
+        """The terms of a record, entered into the vocabulary; words beyond `max_words` count for nothing."""
+        tfs: dict[int, int] = {}
+        id_of = self._ids.get
+        room = max_words
+        # ASCII spaces are no part of any other UTF-8 character, so a known stretch need not even be decoded.
+        for stretch in text.split():
+            term_id = id_of(stretch)
+            if term_id == NOTHING:
+                continue
+            if room <= 0:
+                break
+            if term_id is not None:
+                tfs[term_id] = tfs[term_id] + EXACT if term_id in tfs else EXACT
+                room -= 1
+                continue
+            for exact, seconds in self._entries.get(stretch) or self._learn(stretch, room):
+                if not room:
+                    break
+                tfs[exact] = tfs.get(exact, 0) + EXACT
+                for second in seconds:
+                    tfs[second] = tfs.get(second, 0) + SECOND_FORM
+                room -= 1
+        doc_len = max_words - room
+        counts = list(tfs.values())
+        if doc_len > MAX_TF // EXACT:
+            counts = [min(count, MAX_TF) for count in counts]
+        return Document(list(tfs), counts, doc_len)
+
+    def query(self, text: bytes, max_words: int) -> list[QueryTerm]:
+        """The distinct terms of a query, in order of first appearance; words beyond `max_words` count for nothing."""
+        weights: dict[str, float] = {}
+        room = max_words
+        for stretch in text.split():
+            if room <= 0:
+                break
+            known = self._query_words if len(stretch) <= _MAX_CACHED_BYTES else self._words
+            for exact, seconds, _ in islice(known(stretch), room):
+                weights[exact] = weights.get(exact, 0.0) + 1.0
+                if seconds:
+                    weight = min(SECOND_FORM / EXACT, _MAX_SECOND_WEIGHT / len(seconds))
+                    for second in seconds:
+                        weights[second] = weights.get(second, 0.0) + weight
+                room -= 1
+        find = self.vocabulary.find
+        return [QueryTerm(term, find(term), weight) for term, weight in weights.items()]
+
+    def _learn(self, stretch: bytes, max_words: int) -> _Entry:
+        """Enter the terms of `stretch` into the vocabulary, and remember them if it is short."""
+        id_of = self.vocabulary.id_of
+        short = len(stretch) <= _MAX_CACHED_BYTES
+        entry = tuple(
+            (id_of(exact), tuple(map(id_of, seconds + singles)))
+            for exact, seconds, singles in islice(self._words(stretch), None if short else max_words)
+        )
+        if short:
+            if len(self._ids) + len(self._entries) >= _MAX_ENTRIES:
+                self._ids.clear()
+                self._entries.clear()
+            if not entry:
+                self._ids[stretch] = NOTHING
+            elif len(entry) == 1 and not entry[0][1]:
+                self._ids[stretch] = entry[0][0]
+            else:
+                self._entries[stretch] = entry
+        return entry
+
+    def _words(self, stretch: bytes) -> Iterator[Word]:
+        plain = _PLAIN.fullmatch(stretch)
+        if plain and self.lang != "turkish":
+            if term := self._term(plain[1].decode().lower()):
+                yield Word(term)
+            return
+        for piece in segment.segments(stretch.decode("utf-8", "replace")):
+            if piece.kind == "run":
+                yield from _bigrams(segment.letters(piece))
+                continue
+            forms = self._forms(piece) if piece.kind == "word" else _emoji_forms(piece)
+            exact, *seconds = dict.fromkeys(islice(forms, _MAX_FORMS))
+            if exact:
+                yield Word(exact, tuple(filter(None, seconds)))
+
+    def _forms(self, word: Segment) -> Iterator[str]:
+        """The exact form, then the second forms, with repetitions; "" stands for a stop word."""
+        folded = self._fold_case(word.text)
+        whole = _WHOLE.search(word.shape) is not None
+        yield self._term(folded, whole)
+        if not folded.isascii():
+            yield self._term(_fold_accents(folded), whole)
+        if _SIMPLE.fullmatch(word.shape):
+            return
+        if grouped := _GROUPED.fullmatch(folded):  # 1,000 is 1000, not 1 and 000
+            yield grouped[1].replace(",", "") + (grouped[2] or "")
+            return
+        # The English stemmer knows what to do with an apostrophe; elsewhere it parts words: l'homme, İstanbul'da.
+        for part in segment.parts(word, apostrophes=self.lang != "english"):
+            yield from self._forms(part)
+
+    def _fold_case(self, text: str) -> str:
+        if self.lang == "turkish":
+            text = text.replace("I", "\u0131").replace("İ", "i")  # its I is the capital of a dotless letter
+        if text.isascii():
+            return text.lower()
+        return unicodedata.normalize("NFKC", segment.visible(text).casefold())
+
+    def _term(self, word: str, whole: bool = False) -> str:
+        if self.lang == "english":
+            # Snowball drops the possessive, after which "it's" would be a stop word that came through.
+            bare = word.removesuffix("'s")
+            if bare in STOP_WORDS:
+                return ""
+            return bare if whole else self._stem(word)
+        # Some stemmers leave nothing of a short word (porter: "s").
+        return word if whole else self._stem(word) or word
+
+
+def _fold_accents(word: str) -> str:
+    bare = unicodedata.normalize("NFC", _OPTIONAL.sub("", unicodedata.normalize("NFD", word))).translate(_STROKED)
+    return _FOREIGN_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), bare)
+
+
+def _bigrams(letters: list[str]) -> Iterator[Word]:
+    """Overlapping pairs, or the only letter. Each letter is a single of the pair it begins, the last of the last."""
+    if len(letters) == 1:
+        yield Word(letters[0])
+    for i, (first, second) in enumerate(pairwise(letters), 2):
+        yield Word(first + second, (), (first, second) if i == len(letters) and first != second else (first,))
+
+
+def _emoji_forms(emoji: Segment) -> Iterator[str]:
+    """The whole without style selectors; then without skin tones, and its links; of a keycap, its digit."""
+    whole = emoji.text.replace("\ufe0e", "").replace("\ufe0f", "")
+    yield whole
+    if emoji.kind == "keycap":
+        yield whole[0] if whole[0].isdecimal() else ""
+        return
+    bare = _SKIN_TONE.sub("", whole)
+    yield bare
+    yield from bare.split("\u200d")

@@ -1,0 +1,376 @@
+"""Filters: one clause is a field, an operator and a value; several are ANDed.
+
+Two ways give the same answer, and tests hold them to it: `Clause.matches` looks at one record, `mask` at all rows of a
+view. The second encodes a metadata field as a column of value codes (FieldColumn), so that a clause is decided once per
+distinct value and then gathered; tags become sets of slots (TagSlots, roaring bitmaps). Both are built when a large
+memory is first filtered by them and extended by the rows added since; they only append, like the rows.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from .errors import BadMemory
+
+Bools = npt.NDArray[np.bool_]
+
+OPERATORS = frozenset(("EQ", "NE", "GT", "GTE", "LT", "LTE", "IN", "NIN", "CONTAINS", "PREFIX", "EXISTS"))
+#: What a record has beside its metadata. A note has none of the last two rows.
+RESERVED = frozenset(
+    (
+        "@id @text @cid @importance @created_at @updated_at @kind @tags"
+        " @valid_at @valid_until @invalid_at"
+        " @subject @predicate @object @confidence @quote @episode"
+    ).split()
+)
+TIMES = frozenset(("@created_at", "@updated_at", "@valid_at", "@valid_until", "@invalid_at"))
+
+_PLAIN = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?\Z")
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\Z")
+_PLAIN_DIGITS = 15
+
+# Below this many rows a clause looks at each record: an encoded column would not pay for itself.
+COLUMNS_MIN = 512
+
+
+class Record(NamedTuple):
+    """One row, as a clause reads it."""
+
+    id: bytes
+    text: bytes
+    meta: tuple[bytes, ...]
+    tags: tuple[bytes, ...]
+    importance: float
+    created_at: int
+    updated_at: int
+
+
+class Rows(Protocol):
+    """All rows, as a clause reads them: a view (view.py)."""
+
+    n: int
+    ids: list[bytes]
+    texts: list[bytes]
+    metas: list[tuple[bytes, ...]]
+    tags: list[tuple[bytes, ...]]
+
+    @property
+    def columns(self) -> Columns: ...
+    @property
+    def created(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def updated(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def importance(self) -> npt.NDArray[np.float64]: ...
+    def row(self, slot: int) -> Record: ...
+
+
+@dataclass(slots=True, frozen=True)
+class Clause:
+    """`field op value`. `values` are the value, or the members of IN's list; times are decimal milliseconds."""
+
+    field: str  # "@name", or "" for metadata
+    name: bytes  # the metadata field
+    op: str
+    values: tuple[bytes, ...]
+
+    def matches(self, row: Record) -> bool:
+        """Whether one record passes."""
+        if self.field == "@tags":
+            return self._any(row.tags)
+        value = self._value(row)
+        return self._any(() if value is None else (value,))
+
+    def _any(self, held: tuple[bytes, ...]) -> bool:
+        op = self.op
+        if op == "EXISTS":
+            return bool(held) == (self.values == (b"1",))
+        if op == "NE" or op == "NIN":
+            return not any(equal(value, wanted) for value in held for wanted in self.values)
+        return any(self.test(value) for value in held)
+
+    def test(self, value: bytes) -> bool:
+        """Whether one value that is there passes an operator other than EXISTS."""
+        op = self.op
+        wanted = self.values[0]
+        if op == "EQ" or op == "IN":
+            return any(equal(value, each) for each in self.values)
+        if op == "NE" or op == "NIN":
+            return not any(equal(value, each) for each in self.values)
+        if op == "CONTAINS":
+            return wanted in value
+        if op == "PREFIX":
+            return value.startswith(wanted)
+        order = compare(value, wanted)
+        return (order > 0 and op[0] == "G") or (order < 0 and op[0] == "L") or (order == 0 and op in ("GTE", "LTE"))
+
+    def _value(self, row: Record) -> bytes | None:
+        field = self.field
+        if not field:
+            return meta_value(row.meta, self.name)
+        if field == "@id":
+            return row.id
+        if field == "@text":
+            return row.text
+        if field == "@importance":
+            return number_text(row.importance)
+        if field == "@created_at":
+            return b"%d" % row.created_at
+        if field == "@updated_at":
+            return b"%d" % row.updated_at
+        if field == "@kind":
+            return b"note"
+        if field == "@cid":
+            return content_id(row.text)
+        return None
+
+    # -- all rows
+
+    def mask(self, rows: Rows) -> Bools:
+        """bool (n,): the rows that pass."""
+        n = rows.n
+        if n < COLUMNS_MIN:
+            row = rows.row
+            return np.fromiter((self.matches(row(slot)) for slot in range(n)), np.bool_, n)
+        field = self.field
+        if not field:
+            return rows.columns.meta(self.name, rows).mask(self, n)
+        if field == "@tags":
+            return rows.columns.tag_slots(rows).mask(self, n)
+        if field in ("@created_at", "@updated_at"):
+            column = rows.created if field == "@created_at" else rows.updated
+            return self._distinct(column, lambda value: b"%d" % value)
+        if field == "@importance":
+            return self._distinct(rows.importance, number_text)
+        if field == "@id":
+            return self._each(rows.ids, n)
+        if field == "@text":
+            return self._each(rows.texts, n)
+        if field == "@cid":
+            return self._each(map(content_id, rows.texts[:n]), n)
+        passes = self._any((b"note",) if field == "@kind" else ())
+        return np.full(n, passes)
+
+    def _each(self, values: Iterable[bytes], n: int) -> Bools:
+        if self.op == "EXISTS":
+            return np.full(n, self.values == (b"1",))
+        test = self.test
+        return np.fromiter((test(value) for _, value in zip(range(n), values, strict=False)), np.bool_, n)
+
+    def _distinct(self, column: npt.NDArray[np.generic], text: Callable[[Any], bytes]) -> Bools:
+        if self.op == "EXISTS":
+            return np.full(len(column), self.values == (b"1",))
+        if self.op in ("GT", "GTE", "LT", "LTE") and _NUMBER.match(self.values[0]):
+            wanted = number(self.values[0])
+            compared = {"GT": np.greater, "GTE": np.greater_equal, "LT": np.less, "LTE": np.less_equal}[self.op]
+            result: Bools = compared(column, wanted)
+            return result
+        values, codes = np.unique(column, return_inverse=True)
+        passes = np.fromiter((self.test(text(value)) for value in values.tolist()), np.bool_, len(values))
+        gathered: Bools = passes[codes]
+        return gathered
+
+
+class FieldColumn:
+    """One metadata field, dictionary-encoded: `codes[slot]` numbers a value, 0 where the record lacks the field."""
+
+    __slots__ = ("_codes", "_known", "_n", "_name", "_values")
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
+        self._n = 0
+        self._codes: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+        self._known: dict[bytes, int] = {}
+        self._values: list[bytes] = []
+
+    def extend(self, metas: list[tuple[bytes, ...]], n: int) -> None:
+        """Cover the first `n` rows."""
+        if n <= self._n:
+            return
+        if n > len(self._codes):
+            codes = np.zeros(n + (n >> 1), np.int32)
+            codes[: self._n] = self._codes[: self._n]
+            self._codes = codes
+        name, known, values = self._name, self._known, self._values
+        added: list[int] = []
+        for meta in metas[self._n : n]:
+            value = meta_value(meta, name) if meta else None
+            if value is None:
+                added.append(0)
+                continue
+            code = known.get(value)
+            if code is None:
+                values.append(value)
+                code = known[value] = len(values)
+            added.append(code)
+        self._codes[self._n : n] = added
+        self._n = n
+
+    def mask(self, clause: Clause, n: int) -> Bools:
+        """bool (n,): the rows whose value passes."""
+        absent = clause._any(())
+        codes = self._codes[:n]
+        if clause.op == "EXISTS":
+            return (codes > 0) != absent
+        test = clause.test
+        passes = np.fromiter(
+            (absent, *(test(value) for value in self._values)), np.bool_, len(self._values) + 1
+        )
+        result: Bools = passes[codes]
+        return result
+
+
+class TagSlots:
+    """tag -> the slots that hold it."""
+
+    __slots__ = ("_all", "_n", "_tags")
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._tags: dict[bytes, BitMap] = {}
+        self._all = BitMap()
+
+    def extend(self, tags: list[tuple[bytes, ...]], n: int) -> None:
+        """Cover the first `n` rows."""
+        for slot in range(self._n, n):
+            held = tags[slot]
+            if held:
+                self._all.add(slot)
+            for tag in held:
+                slots = self._tags.get(tag)
+                if slots is None:
+                    slots = self._tags[tag] = BitMap()
+                slots.add(slot)
+        self._n = max(n, self._n)
+
+    def mask(self, clause: Clause, n: int) -> Bools:
+        """bool (n,): the rows whose tags pass."""
+        if clause.op == "EXISTS":
+            chosen, inverted = self._all, clause.values != (b"1",)
+        else:
+            inverted = clause.op in ("NE", "NIN")
+            passing = (
+                slots
+                for tag, slots in self._tags.items()
+                if (any(equal(tag, each) for each in clause.values) if inverted else clause.test(tag))
+            )
+            chosen = BitMap.union(*passing, BitMap())
+        mask = np.zeros(n, np.bool_)
+        if chosen:
+            slots = np.asarray(chosen.to_array(), np.int64)
+            mask[slots[slots < n]] = True
+        return ~mask if inverted else mask
+
+
+class Columns:
+    """The encoded columns of one table, built on demand. Not to be used by two threads at once."""
+
+    __slots__ = ("_meta", "_tags")
+
+    # More fields than this are filtered by looking at each value anew: an unbounded cache would be a leak.
+    MAX_FIELDS = 64
+
+    def __init__(self) -> None:
+        self._meta: dict[bytes, FieldColumn] = {}
+        self._tags = TagSlots()
+
+    def meta(self, name: bytes, rows: Rows) -> FieldColumn:
+        column = self._meta.get(name)
+        if column is None:
+            if len(self._meta) >= self.MAX_FIELDS:
+                self._meta.pop(next(iter(self._meta)))
+            column = self._meta[name] = FieldColumn(name)
+        column.extend(rows.metas, rows.n)
+        return column
+
+    def tag_slots(self, rows: Rows) -> TagSlots:
+        self._tags.extend(rows.tags, rows.n)
+        return self._tags
+
+
+# -- clauses from words
+
+
+def clause(field: bytes, op: bytes, value: bytes) -> Clause:
+    """Compile `FILTER field op value`; raises BadMemory. Times must already be milliseconds (`is_time`)."""
+    name = field.decode("utf-8", "surrogateescape")
+    operator = op.upper().decode("latin-1")
+    reserved = name.startswith("@")
+    bad = operator not in OPERATORS or (reserved and name not in RESERVED)
+    if bad or (operator == "EXISTS" and value not in (b"0", b"1")):
+        shown = f"{name} {op.decode('utf-8', 'surrogateescape')}"
+        raise BadMemory(f"bad filter clause '{shown}'")
+    values = split_list(value) if operator in ("IN", "NIN") else (value,)
+    return Clause(name if reserved else "", b"" if reserved else field, operator, values)
+
+
+def tag_clauses(mode: str, tags: Iterable[bytes]) -> list[Clause]:
+    """`TAGS ANY|ALL`: one clause that any of the tags is there, or one for each."""
+    if mode == "ANY":
+        return [Clause("@tags", b"", "IN", tuple(tags))]
+    return [Clause("@tags", b"", "EQ", (tag,)) for tag in tags]
+
+
+def is_time(field: bytes, op: bytes) -> bool:
+    """Whether the clause's value may be a time."""
+    return field.decode("latin-1") in TIMES and op.upper() not in (b"CONTAINS", b"PREFIX", b"EXISTS")
+
+
+def split_list(value: bytes) -> tuple[bytes, ...]:
+    r"""The members of a comma-separated list; `\,` is a comma inside one."""
+    members = re.split(rb"(?<!\\),", value)
+    return tuple(member.replace(rb"\,", b",") for member in members)
+
+
+# -- values
+
+
+def meta_value(meta: tuple[bytes, ...], name: bytes) -> bytes | None:
+    """The value of a field in (field, value, field, value, ..)."""
+    for at in range(0, len(meta), 2):
+        if meta[at] == name:
+            return meta[at + 1]
+    return None
+
+
+def equal(left: bytes, right: bytes) -> bool:
+    """Equal bytes, or equal numbers where both are plain decimals of at most 15 digits."""
+    return left == right or (_is_plain(left) and _is_plain(right) and float(left) == float(right))
+
+
+def _is_plain(text: bytes) -> bool:
+    return _PLAIN.match(text) is not None and len(text) - text.count(b".") - text.count(b"-") <= _PLAIN_DIGITS
+
+
+def compare(left: bytes, right: bytes) -> int:
+    """-1, 0, 1: as numbers where both are numbers, else as bytes."""
+    if _NUMBER.match(left) and _NUMBER.match(right):
+        a, b = number(left), number(right)
+        return (a > b) - (a < b)
+    return (left > right) - (left < right)
+
+
+def number(text: bytes) -> int | float:
+    """The value of a decimal; integers exact (up to 300 digits)."""
+    return int(text) if text.lstrip(b"-").isdigit() and len(text) < 300 else float(text)
+
+
+def number_text(value: float) -> bytes:
+    """The shortest decimal that reads back as `value`, without a trailing `.0`."""
+    text = repr(float(value))
+    return (text[:-2] if text.endswith(".0") else text).encode()
+
+
+def content_id(text: bytes) -> bytes:
+    """The text's CIDv1 (raw codec, sha2-256, base32), as `ipfs add --cid-version 1 --raw-leaves` names these bytes."""
+    digest = b"\x01\x55\x12\x20" + hashlib.sha256(text).digest()
+    return b"b" + base64.b32encode(digest).rstrip(b"=").lower()

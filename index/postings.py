@@ -1,0 +1,94 @@
+"""term -> posting list, for memories above a thousand rows.
+
+A posting is one int64, `slot << 16 | halves`, where halves is the term frequency in half units (an exact occurrence
+counts 2, a second form 1): one array and one store per posting, and slots ascend, so arrays stay sorted. Lists keep
+dead slots, which the reader masks; `df` counts live records only, so a score never knows what was once deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+
+_FIRST_CAPACITY = 4
+
+
+class PostingList:
+    """One term's postings; `n` of `data` are used, and those never change."""
+
+    __slots__ = ("data", "df", "n")
+
+    def __init__(self, data: Int64s, n: int, df: int) -> None:
+        self.data = data
+        self.n = n
+        self.df = df
+
+
+class Postings:
+    """All posting lists of one memory."""
+
+    __slots__ = ("_lists", "live_terms")
+
+    def __init__(self) -> None:
+        self._lists: dict[int, PostingList] = {}
+        self.live_terms = 0  # terms with df > 0
+
+    @classmethod
+    def build(
+        cls,
+        slots: Int64s,
+        terms: npt.NDArray[np.uint32],
+        halves: npt.NDArray[np.uint16],
+        alive: npt.NDArray[np.bool_],
+    ) -> Postings:
+        """Postings of rows given as parallel arrays (one element per row and term), slots ascending."""
+        postings = cls()
+        order = np.argsort(terms, kind="stable")
+        packed = ((slots << 16) | halves)[order]
+        sorted_terms = terms[order]
+        starts = np.flatnonzero(np.diff(sorted_terms, prepend=np.int64(-1)))
+        live = np.add.reduceat(alive[order].astype(np.int64), starts) if len(starts) else starts
+        ends = np.append(starts[1:], len(packed))
+        for term, start, end, df in zip(
+            sorted_terms[starts].tolist(), starts.tolist(), ends.tolist(), live.tolist(), strict=True
+        ):
+            postings._lists[term] = PostingList(packed[start:end].copy(), end - start, df)
+        postings.live_terms = int(np.count_nonzero(live))
+        return postings
+
+    def get(self, term: int) -> PostingList | None:
+        return self._lists.get(term)
+
+    def add(self, slot: int, terms: Sequence[int], halves: Sequence[int]) -> None:
+        """Add a live row's terms; `slot` is above all before."""
+        lists = self._lists
+        base = slot << 16
+        for term, half in zip(terms, halves, strict=True):
+            posting = lists.get(term)
+            if posting is None:
+                posting = lists[term] = PostingList(np.empty(_FIRST_CAPACITY, np.int64), 0, 0)
+            n = posting.n
+            if n == len(posting.data):
+                data = np.empty(max(_FIRST_CAPACITY, n + (n >> 1)), np.int64)
+                data[:n] = posting.data
+                posting.data = data
+            posting.data[n] = base | half
+            posting.n = n + 1
+            posting.df += 1
+            if posting.df == 1:
+                self.live_terms += 1
+
+    def remove(self, terms: Sequence[int]) -> None:
+        """A row with these terms died."""
+        for term in terms:
+            posting = self._lists[term]
+            posting.df -= 1
+            if posting.df == 0:
+                self.live_terms -= 1
+
+    def nbytes(self) -> int:
+        return sum(posting.data.nbytes + 272 for posting in self._lists.values())

@@ -1,0 +1,77 @@
+"""What is asked of a memory, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .filters import Clause
+from .settings import Weights
+
+#: The order in which contributions are added and shown.
+SIGNALS = ("keyword", "vector", "recency", "importance")
+
+
+@dataclass(slots=True)
+class Query:
+    """One retrieval. `text` or `vector` or both; a `kind` of "keyword" or "vector" scores by that signal alone, raw
+    (MEM.SEARCH, MEM.VSEARCH), "fused" by all four (MEM.QUERY).
+
+    `vector` is float64 of shape (dim,), a unit vector under COSINE. Settings left None are the memory's own.
+    """
+
+    kind: str = "fused"
+    text: bytes | None = None
+    vector: npt.NDArray[np.float64] | None = None
+    top_k: int = 10
+    offset: int = 0
+    min_score: float | None = None
+    min_sim: float | None = None
+    diversity: float | None = None
+    filters: list[Clause] = field(default_factory=list)
+    weights: Weights | None = None
+    fusion: str | None = None
+    rrf_k: int = 60
+    half_life: int | None = None
+    explain: bool = False
+    explain_id: bytes | None = None  # MEM.EXPLAIN: rank this one record
+    max_scan: int = 1 << 62
+    max_terms: int = 1 << 62
+
+
+@dataclass(slots=True)
+class Hit:
+    """One record found. A signal is None where the query does not use it or the record does not have it.
+
+    `keyword` and `vector` are raw (BM25, similarity); `explain` is the map of EXPLAIN.
+    """
+
+    slot: int
+    score: float
+    keyword: float | None
+    vector: float | None
+    recency: float | None
+    importance: float | None
+    explain: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Result:
+    """What a query found, best first, and the counts of WITHSTATS.
+
+    `matched` counts before filters, `filtered` those that filters removed, `below` those under MINSCORE. For
+    MEM.EXPLAIN, `rank` is the record's place from 1, or `reason` says why it has none on the page.
+    """
+
+    hits: list[Hit]
+    records: int
+    matched: int
+    filtered: int
+    below: int
+    signals: list[str]
+    tier: str
+    rank: int | None = None
+    reason: str | None = None

@@ -1,0 +1,81 @@
+"""The order in which SCAN walks: by serial number, so that a cursor means the same whatever is added or removed.
+
+Each item gets the next serial when it is added and keeps it until it is removed; a cursor is the serial to go on from.
+What is there from the start to the end of a walk is met exactly once. A page costs O(log n + its own length): holes
+are dropped once they outnumber the items.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_MIN_HOLES = 64
+
+
+class ScanOrder(Generic[T]):
+    """Items by ascending serial (from 1)."""
+
+    __slots__ = ("_holes", "_items", "_serials", "next_serial")
+
+    def __init__(self) -> None:
+        self.next_serial = 1
+        self._serials = array("q")
+        self._items: list[T | None] = []
+        self._holes = 0
+
+    def __len__(self) -> int:
+        return len(self._items) - self._holes
+
+    def add(self, item: T) -> int:
+        """Append `item`; its serial."""
+        serial = self.next_serial
+        self.next_serial += 1
+        self._serials.append(serial)
+        self._items.append(item)
+        return serial
+
+    def remove(self, serial: int) -> None:
+        """Forget the item with `serial`, which is there."""
+        self._items[bisect_left(self._serials, serial)] = None
+        self._holes += 1
+        if self._holes > _MIN_HOLES and self._holes * 2 > len(self._items):
+            kept = [(s, item) for s, item in zip(self._serials, self._items, strict=True) if item is not None]
+            self._serials = array("q", [s for s, _ in kept])
+            self._items = [item for _, item in kept]
+            self._holes = 0
+
+    def page(self, cursor: int, count: int) -> tuple[int, list[T]]:
+        """Up to `count` items from serial `cursor` on, and the next cursor, 0 at the end."""
+        at = bisect_left(self._serials, cursor)
+        found: list[T] = []
+        end = len(self._items)
+        # A page looks at twice its count at most, so that a run of holes costs pages, not one long page.
+        stop = min(end, at + 2 * count)
+        while at < stop and len(found) < count:
+            item = self._items[at]
+            at += 1
+            if item is not None:
+                found.append(item)
+        return (self._serials[at] if at < end else 0), found
+
+    def choose(self, below: Callable[[int], int]) -> T | None:
+        """Any item, all equally likely, None where there are none. `below(n)` draws a number from 0 to n - 1."""
+        while len(self):
+            # Holes are never many more than half, so this ends soon.
+            item = self._items[below(len(self._items))]
+            if item is not None:
+                return item
+        return None
+
+    def copy(self) -> ScanOrder[T]:
+        twin: ScanOrder[T] = ScanOrder()
+        twin.next_serial = self.next_serial
+        twin._serials = self._serials[:]
+        twin._items = self._items[:]
+        twin._holes = self._holes
+        return twin

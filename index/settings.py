@@ -1,0 +1,36 @@
+"""The settings of one memory, as MEM.CREATE fixes and MEM.CONFIG changes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MODES = ("SEARCH", "VECTOR", "HYBRID")
+METRICS = ("COSINE", "L2", "IP")
+FUSIONS = ("LINEAR", "RRF")
+
+#: keyword, vector, recency, importance
+Weights = tuple[float, float, float, float]
+
+
+@dataclass(slots=True, frozen=True)
+class Settings:
+    """One memory's settings. `half_life` in seconds; `dim` is 0 in SEARCH mode; `lang` is lower-case."""
+
+    mode: str = "HYBRID"
+    dim: int = 0
+    metric: str = "COSINE"
+    weights: Weights = (0.35, 0.50, 0.10, 0.05)
+    half_life: int = 604800
+    fusion: str = "LINEAR"
+    lang: str = "english"
+    k1: float = 0.9
+    b: float = 0.4
+
+    @property
+    def has_text(self) -> bool:
+        """Whether texts are indexed by their words."""
+        return self.mode != "VECTOR"
+
+    @property
+    def has_vectors(self) -> bool:
+        return self.mode != "SEARCH"

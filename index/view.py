@@ -1,0 +1,156 @@
+"""One moment of a table, for readers: nothing that is written afterwards shows in it.
+
+Rows are append-only and removals carry a sequence number (columns.py), so a view is a few references and counts: it
+costs a microsecond, holds no lock, and any thread may read it while the loop writes on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .columns import (
+    CREATED,
+    DEAD_AT,
+    DEADLINE,
+    DOC_LEN,
+    IMPORTANCE,
+    TERMS_END,
+    UPDATED,
+    VROW,
+    Bools,
+    Floats,
+    Int32s,
+    Int64s,
+    Table,
+)
+from .filters import Columns, Record
+from .settings import Settings
+from .vectors import BLOCK
+
+
+class View:
+    """A table at one moment. `live`, `total_len`, `vector_live` and `vector_sum` count what was alive then."""
+
+    __slots__ = (
+        "_narrow",
+        "_table",
+        "_wide",
+        "blocks",
+        "fwd_halves",
+        "fwd_terms",
+        "ids",
+        "live",
+        "metas",
+        "n",
+        "norms",
+        "now",
+        "sequence",
+        "settings",
+        "tags",
+        "texts",
+        "total_len",
+        "vector_live",
+        "vector_n",
+        "vector_slots",
+        "vector_sum",
+    )
+
+    def __init__(self, table: Table, settings: Settings, now: int) -> None:
+        self._table = table  # for `columns` only: the rest of it goes on changing
+        self.settings = settings
+        self.now = now
+        self.n = table.n
+        self.sequence = table.sequence
+        self.live = table.live
+        self.total_len = table.total_len
+        self._wide = table.wide
+        self._narrow = table.narrow
+        self.ids = table.ids
+        self.texts = table.texts
+        self.metas = table.metas
+        self.tags = table.tags
+        self.fwd_terms = table.fwd_terms
+        self.fwd_halves = table.fwd_halves
+        vectors = table.vectors
+        if vectors is not None:
+            self.blocks = vectors.blocks
+            self.vector_n = vectors.n
+            self.vector_live = vectors.live
+            self.vector_slots: Int32s = vectors.slots
+            self.vector_sum: Int64s = vectors.sum
+            self.norms = vectors.norms
+        else:
+            self.blocks = []
+            self.vector_n = self.vector_live = 0
+
+    @property
+    def columns(self) -> Columns:
+        """The table's encoded metadata; for one thread at a time (workers.py sees to it)."""
+        return self._table.columns
+
+    @property
+    def created(self) -> Int64s:
+        return self._wide[CREATED, : self.n]
+
+    @property
+    def updated(self) -> Int64s:
+        return self._wide[UPDATED, : self.n]
+
+    @property
+    def importance(self) -> Floats:
+        column: Floats = self._wide[IMPORTANCE, : self.n].view(np.float64)
+        return column
+
+    @property
+    def doc_len(self) -> Int32s:
+        return self._narrow[DOC_LEN, : self.n]
+
+    @property
+    def vrow(self) -> Int32s:
+        """The row of each slot's vector, -1 where it has none."""
+        return self._narrow[VROW, : self.n]
+
+    @property
+    def terms_end(self) -> Int32s:
+        return self._narrow[TERMS_END, : self.n]
+
+    def alive(self) -> Bools | None:
+        """bool (n,): the rows alive at this moment; None where all are."""
+        if self.live == self.n:
+            return None
+        return self._wide[DEAD_AT, : self.n] > self.sequence
+
+    def row(self, slot: int) -> Record:
+        return Record(
+            self.ids[slot],
+            self.texts[slot],
+            self.metas[slot],
+            self.tags[slot],
+            float(self.importance[slot]),
+            int(self._wide[CREATED, slot]),
+            int(self._wide[UPDATED, slot]),
+        )
+
+
+    def is_of(self, table: Table) -> bool:
+        """Whether slots mean the same here and in `table`."""
+        return self._table is table
+
+    def deadline(self, slot: int) -> int:
+        return int(self._wide[DEADLINE, slot])
+
+    def vector(self, slot: int) -> bytes:
+        """The stored float32 bytes, b"" where there is none."""
+        row = int(self._narrow[VROW, slot])
+        return self.blocks[row // BLOCK][row % BLOCK].tobytes() if row >= 0 else b""
+
+
+def matching(masks: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_] | None:
+    """The rows in every mask; None where there is no mask."""
+    if not masks:
+        return None
+    result = masks[0]
+    for mask in masks[1:]:
+        result = result & mask
+    return result

@@ -1,0 +1,183 @@
+"""Replies: values in, bytes out.
+
+`reply.py` says which value becomes what. Here is how, where that is not obvious:
+
+    float         the shortest digits that read back as the same number (0.85, 1, 1e-07); inf, -inf, nan
+    int           past 64 bits no client reads `:`, so RESP3 gets a big number `(` and RESP2 a bulk string, as in Redis
+    str           UTF-8; bytes that were decoded with surrogateescape leave as they came
+    line breaks   would end a simple string or an error early, so there they become spaces
+    a subclass    is encoded as its nearest base that has an encoding
+    any other     raises TypeError with the type's name, and nothing is sent
+
+@@TABLE@@
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from .reply import OK, PONG, QUEUED, ErrorReply, NullArrayType, Push, Replies, SetReply, SimpleString, Verbatim
+
+Scalar = Callable[[Any], bytes]
+
+CRLF: Final = b"\r\n"
+_INT64: Final = range(-(2**63), 2**63)
+_LINE_BREAKS: Final = str.maketrans("\r\n", "  ")
+_STATUS: Final = {status: f"+{status}\r\n".encode() for status in (OK, PONG, QUEUED)}
+# Made once, as adding three pieces takes 0.1 us and formatting them 0.13.
+_BULK_HEADERS: Final = [b"$%d\r\n" % length for length in range(1024)]
+_float_repr: Final = float.__repr__  # not repr(): a subclass may have its own
+
+
+def encode(reply: object, proto: int) -> bytes:
+    """Return `reply` as RESP2 or RESP3 bytes; `proto` is 2 or 3.
+
+    Raises TypeError if `reply`, or anything in it, has no encoding.
+    """
+    scalar = _SCALARS[proto].get(type(reply))
+    if scalar is not None:
+        return scalar(reply)
+    parts: list[bytes] = []
+    _append(parts, reply, proto, {})
+    return b"".join(parts)
+
+
+def encode_into(parts: list[bytes], reply: object, proto: int) -> None:
+    """Append what encode would return to `parts`, in pieces.
+
+    Raises TypeError as encode does, leaving `parts` as it was.
+    """
+    length = len(parts)
+    try:
+        _append(parts, reply, proto, {})
+    except BaseException:
+        del parts[length:]
+        raise
+
+
+def _append(parts: list[bytes], reply: Any, proto: int, keys: dict[str, bytes]) -> None:
+    """Append a reply of any type. `keys` holds the map keys encoded so far: a list of hits repeats them."""
+    scalars, prefixes = _SCALARS[proto], _PREFIXES[proto]
+    kind = type(reply)
+    if kind not in prefixes:
+        for kind in kind.__mro__:
+            if kind in scalars:
+                parts.append(scalars[kind](reply))
+                return
+            if kind in prefixes:
+                break
+        else:
+            raise TypeError(f"no encoding for a reply of type {type(reply).__name__}")
+
+    if kind is dict:
+        parts.append(b"%b%d\r\n" % (prefixes[dict], len(reply) if proto == 3 else 2 * len(reply)))
+        for key, value in reply.items():
+            if type(key) is str:
+                encoded = keys.get(key)
+                if encoded is None:
+                    encoded = keys[key] = _string(key)
+                parts.append(encoded)
+            else:
+                _append(parts, key, proto, keys)
+            scalar = scalars.get(type(value))
+            if scalar is not None:
+                parts.append(scalar(value))
+            else:
+                _append(parts, value, proto, keys)
+        return
+
+    if kind is not Replies:
+        parts.append(b"%b%d\r\n" % (prefixes[kind], len(reply)))
+    for item in reply:
+        scalar = scalars.get(type(item))
+        if scalar is not None:
+            parts.append(scalar(item))
+        else:
+            _append(parts, item, proto, keys)
+
+
+def _bulk(data: bytes) -> bytes:
+    length = len(data)
+    if length < 1024:
+        return _BULK_HEADERS[length] + data + CRLF
+    return b"".join((b"$%d\r\n" % length, data, CRLF))
+
+
+def _string(text: str) -> bytes:
+    return _bulk(text.encode(errors="surrogateescape"))
+
+
+def _verbatim(text: str) -> bytes:
+    data = text.encode(errors="surrogateescape")
+    return b"=%d\r\ntxt:%b\r\n" % (len(data) + 4, data)
+
+
+def _status(status: SimpleString) -> bytes:
+    return _STATUS.get(status) or b"+%b\r\n" % _line(status)
+
+
+def _error(error: ErrorReply) -> bytes:
+    return b"-%b\r\n" % _line(error.message)
+
+
+def _line(text: str) -> bytes:
+    return text.translate(_LINE_BREAKS).encode(errors="surrogateescape")
+
+
+def _integer(number: int) -> bytes:
+    return b":%d\r\n" % number if number in _INT64 else b"(%d\r\n" % number
+
+
+def _integer2(number: int) -> bytes:
+    return b":%d\r\n" % number if number in _INT64 else _bulk(b"%d" % number)
+
+
+def _double(number: float) -> bytes:
+    return f",{_float_repr(number).removesuffix('.0')}\r\n".encode()
+
+
+def _double2(number: float) -> bytes:
+    return _bulk(_float_repr(number).removesuffix(".0").encode())
+
+
+def _boolean(flag: bool) -> bytes:
+    return b"#t\r\n" if flag else b"#f\r\n"
+
+
+def _boolean2(flag: bool) -> bytes:
+    return b":1\r\n" if flag else b":0\r\n"
+
+
+_COMMON: Final[dict[type, Scalar]] = {
+    bytes: _bulk,
+    bytearray: _bulk,
+    memoryview: lambda view: _bulk(view.tobytes()),
+    str: _string,
+    SimpleString: _status,
+    ErrorReply: _error,
+}
+_SCALARS: Final[dict[int, dict[type, Scalar]]] = {
+    2: _COMMON
+    | {
+        int: _integer2,
+        float: _double2,
+        bool: _boolean2,
+        Verbatim: _string,
+        type(None): lambda _: b"$-1\r\n",
+        NullArrayType: lambda _: b"*-1\r\n",
+    },
+    3: _COMMON
+    | {
+        int: _integer,
+        float: _double,
+        bool: _boolean,
+        Verbatim: _verbatim,
+        type(None): lambda _: b"_\r\n",
+        NullArrayType: lambda _: b"_\r\n",
+    },
+}
+_PREFIXES: Final[dict[int, dict[type, bytes]]] = {
+    2: dict.fromkeys((list, tuple, dict, Push, Replies, SetReply), b"*"),
+    3: {list: b"*", tuple: b"*", dict: b"%", Push: b">", Replies: b"", SetReply: b"~"},
+}

@@ -1,0 +1,105 @@
+"""The command line: `recalld [conffile] [--name value ...]`, as redis-server has it.
+
+Rules:
+
+1. A first word that does not start with `-` is the config file.
+2. `--name` takes all words up to the next one that starts with `--`, and overrides the file. Given twice, the last
+   wins. A value that itself starts with `--` can only stand in the file.
+3. Whatever is wrong with the settings is said on stderr before anything starts; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from .. import conf
+from . import log
+from .config import Config, ConfigError
+
+# Only for a source tree that was never installed; tests/test_conf.py compares it with pyproject.toml.
+_SOURCE_VERSION = "0.1.0"
+
+_USAGE = """\
+recalld {version}, a memory server for AI agents that speaks the Redis protocol
+
+usage: recalld [conffile] [--name value ...]
+       recalld -v | --version
+       recalld -h | --help
+
+  recalld                                   port 7171, this machine only, data in ./
+  recalld /etc/recalld.conf                 settings from a file
+  recalld /etc/recalld.conf --port 7172     --name value overrides the file
+  recalld --port 0 --appendonly no          any free port, nothing kept
+  recalld --bind 0.0.0.0 --requirepass s    several values: --bind 10.0.0.1 ::1
+
+Every setting stands, explained and at its default, in
+{conf}
+"""
+
+logger = logging.getLogger("recalld")
+
+
+def version() -> str:
+    """Return the installed package's version."""
+    try:
+        return metadata.version("recalld")
+    except metadata.PackageNotFoundError:
+        return _SOURCE_VERSION
+
+
+def parse(words: Sequence[str]) -> tuple[str | None, list[tuple[str, list[str]]]]:
+    """Split the command line into the config file, None without one, and the overrides in order.
+
+    Raises ConfigError for a word that belongs to no `--name`.
+    """
+    path = words[0] if words and not words[0].startswith("-") else None
+    overrides: list[tuple[str, list[str]]] = []
+    for word in words[path is not None :]:
+        if word.startswith("--"):
+            overrides.append((word[2:], []))
+        elif overrides:
+            overrides[-1][1].append(word)
+        else:
+            raise ConfigError(f"unexpected word '{word}': settings are written --name value (see recalld --help)")
+    return path, overrides
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's); return the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] in ("-v", "--version"):
+        print(f"recalld {version()}")
+        return 0
+    if words and words[0] in ("-h", "--help"):
+        print(_USAGE.format(version=version(), conf=conf.PATH), end="")
+        return 0
+    try:
+        path, overrides = parse(words)
+        config = Config.load(path, overrides)
+        _start_log(config)
+    except ConfigError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+    logger.info("recalld version=%s, pid=%d, just started", version(), os.getpid())
+    if config.path is None:
+        logger.info("No config file given, defaults are in use; to choose one: recalld /path/to/recalld.conf")
+    else:
+        logger.info("Configuration loaded from %s", config.path)
+
+    # Here, so that --help and a bad config file answer at once: the server imports numpy and the index.
+    from .server import run
+
+    return run(config)
+
+
+def _start_log(config: Config) -> None:
+    try:
+        log.setup(config["loglevel"], config["logfile"])
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"Can't open the log file '{config['logfile']}': {reason}") from None
+    config.on_change("loglevel", log.set_level)

@@ -1,0 +1,95 @@
+"""One client's session: everything the server remembers about a connection, apart from its socket."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .commands import Command
+    from .server import Server
+
+
+class Client:
+    """The context that handlers get as `ctx`.
+
+    `now` is the time of the command that runs, unix milliseconds: handlers read it instead of a clock, and a whole
+    EXEC sees one time.
+    """
+
+    __slots__ = (
+        "addr",
+        "authenticated",
+        "channels",
+        "close_after_reply",
+        "connection",
+        "created_ms",
+        "dirty",
+        "id",
+        "in_exec",
+        "laddr",
+        "last_command",
+        "last_ms",
+        "lib_name",
+        "lib_ver",
+        "multi",
+        "multi_failed",
+        "name",
+        "no_evict",
+        "no_touch",
+        "now",
+        "patterns",
+        "proto",
+        "reply_mode",
+        "server",
+        "watched",
+    )
+
+    def __init__(self, server: Server, client_id: int, addr: str, laddr: str, now: int) -> None:
+        self.server = server
+        self.connection: Any = None  # server.connection.Connection; None in tests of handlers
+        self.id = client_id
+        self.addr = addr
+        self.laddr = laddr
+        self.created_ms = now
+        self.last_ms = now
+        self.now = now
+        self.last_command = "NULL"
+        self.close_after_reply = False
+        self.authenticated = True
+        self.proto = 2
+        self.name = b""
+        self.lib_name = b""
+        self.lib_ver = b""
+        self.no_evict = False
+        self.no_touch = False
+        self.reply_mode = "on"  # on | off | skip (the command that runs) | skip-next
+        self.multi: list[tuple[Command, list[bytes]]] | None = None  # queued commands, None outside MULTI
+        self.multi_failed = False
+        self.in_exec = False
+        self.dirty = False  # a watched key changed
+        self.watched: set[bytes] = set()
+        self.channels: set[bytes] = set()
+        self.patterns: set[bytes] = set()
+
+    def would_write(self, entry: Command) -> bool:
+        """Whether `entry` writes if it runs now: EXEC does where a queued command does."""
+        if entry.name == "exec":
+            return any(queued.is_write for queued, _ in self.multi or ())
+        return entry.is_write
+
+    def discard_transaction(self) -> None:
+        """End MULTI and every watch."""
+        self.multi = None
+        self.multi_failed = False
+        self.server.unwatch(self)
+
+    def push(self, message: Any) -> None:
+        """Send an out-of-band message (pub/sub) behind the replies already queued."""
+        if self.connection is not None:
+            self.connection.push(message)
+
+    def background(self, work: Callable[[], Any]) -> Future[Any]:
+        """Run `work` in a worker thread; the future holds its result."""
+        return self.server.background(work)

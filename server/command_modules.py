@@ -1,0 +1,12 @@
+"""Importing this module fills the command table."""
+
+from . import (  # noqa: F401
+    connection_commands,
+    introspection_commands,
+    keys_commands,
+    memory_commands,
+    pubsub_commands,
+    query_commands,
+    record_commands,
+    transaction_commands,
+)

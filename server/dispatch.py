@@ -1,0 +1,146 @@
+"""From words to a reply value: lookup, arity, authentication, queueing, errors.
+
+Rule 1: this is the only place that turns an exception into a reply.
+Rule 2: a refused command has changed nothing, so every check comes before the handler runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from asyncio import Future
+from typing import TYPE_CHECKING, Any
+
+from ..index.errors import BadMemory
+from ..protocol.reply import QUEUED, ErrorReply
+from .commands import TABLE, Command
+from .errors import CommandError
+
+if TYPE_CHECKING:
+    from .client import Client
+
+log = logging.getLogger("recalld")
+
+# Commands that run at once although MULTI is open.
+_NOT_QUEUED = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})
+# What RESP2 may send while subscribed: its replies and the messages share one stream.
+_SUBSCRIBED = frozenset(
+    {"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ping", "quit", "reset"}
+)
+
+# The spelling that arrived -> entry: most clients send one spelling, so the lower-casing is paid once.
+_spelled: dict[bytes, Command] = {}
+_SPELLINGS_MAX = 4096
+
+
+class Paused(Exception):
+    """CLIENT PAUSE holds this command back: the connection tries again when the pause is over."""
+
+
+def find(args: list[bytes]) -> tuple[Command, int]:
+    """The table's entry for `args` and how many words name it (2 for a subcommand); raises CommandError."""
+    name = args[0]
+    entry = _spelled.get(name)
+    if entry is None:
+        entry = TABLE.get(name.lower().decode("latin-1"))
+        if entry is None:
+            raise unknown_command(args)
+        if len(_spelled) < _SPELLINGS_MAX:
+            _spelled[name] = entry
+    if not entry.subcommands:
+        return entry, 1
+    if len(args) == 1:
+        if entry.handler is not None:
+            return entry, 1
+        raise wrong_arity(entry)
+    sub = entry.subcommands.get(args[1].lower().decode("latin-1"))
+    if sub is None:
+        word = args[1][:128].decode("utf-8", "replace")
+        raise CommandError(f"unknown subcommand '{word}'. Try {entry.name.upper()} HELP.")
+    return sub, 2
+
+
+def unknown_command(args: list[bytes]) -> CommandError:
+    """Redis's own text, with the arguments cut where Redis cuts them."""
+    shown = ""
+    for word in args[1:]:
+        if len(shown) >= 128:
+            break
+        shown += f"'{word[: 128 - len(shown)].decode('utf-8', 'replace')}' "
+    name = args[0][:128].decode("utf-8", "replace")
+    return CommandError(f"unknown command '{name}', with args beginning with: {shown}")
+
+
+def wrong_arity(entry: Command) -> CommandError:
+    return CommandError(f"wrong number of arguments for '{entry.name}' command")
+
+
+def execute(ctx: Client, args: list[bytes]) -> Any:
+    """Run one command for a client: a reply value, an ErrorReply, or a Future of one. Raises only Paused."""
+    server = ctx.server
+    ctx.now = server.clock()
+    try:
+        entry, words = find(args)
+        if not entry.arity_ok(len(args)):
+            raise wrong_arity(entry)
+        name = entry.name
+        if not ctx.authenticated and "no_auth" not in entry.flags:
+            raise CommandError("Authentication required.", "NOAUTH")
+        if ctx.proto == 2 and (ctx.channels or ctx.patterns) and name not in _SUBSCRIBED:
+            raise CommandError(
+                f"Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in"
+                " this context"
+            )
+        if server.log.failure is not None and ctx.would_write(entry):
+            raise CommandError(server.log.failure, "MISCONF")
+        if ctx.multi is not None and name not in _NOT_QUEUED:
+            if "no_multi" in entry.flags:
+                raise CommandError("Command not allowed inside a transaction")
+            ctx.multi.append((entry, args[words:]))
+            ctx.last_command = name
+            return QUEUED
+    except CommandError as error:
+        if ctx.multi is not None:
+            if args[0].lower() == b"exec":
+                ctx.discard_transaction()
+                reason = error.message if error.code == "ERR" else error.wire
+                error = CommandError(f"Transaction discarded because of: {reason}", "EXECABORT")
+            else:
+                ctx.multi_failed = True
+        return _error(ctx, error.code, error.message)
+    if server.pause_until and server.holds(ctx, entry):
+        raise Paused
+    ctx.last_command = name
+    return call(ctx, entry, args[words:])
+
+
+def call(ctx: Client, entry: Command, args: list[bytes]) -> Any:
+    """Run a handler whose checks have passed: a reply value, an ErrorReply, or a Future of one."""
+    ctx.server.stats.commands += 1
+    assert entry.handler is not None
+    try:
+        return entry.handler(ctx, args)
+    except Exception as error:
+        return error_reply(ctx, entry.name, error)
+
+
+def error_reply(ctx: Client, name: str, error: BaseException) -> ErrorReply:
+    """The reply for what a handler raised, at once or in its future."""
+    if isinstance(error, CommandError):
+        return _error(ctx, error.code, error.message)
+    if isinstance(error, BadMemory):
+        return _error(ctx, "ERR", str(error))
+    log.error("internal error in %s", name, exc_info=error)
+    return _error(ctx, "ERR", "internal error; the server's log has the details")
+
+
+def _error(ctx: Client, code: str, message: str) -> ErrorReply:
+    ctx.server.stats.error_codes[code] += 1
+    return ErrorReply(f"{code} {message}")
+
+
+def settled(ctx: Client, name: str, reply: Future[Any]) -> Any:
+    """The value of a finished reply future, its exception turned into an ErrorReply."""
+    if reply.cancelled():
+        return ErrorReply("ERR the server is shutting down")
+    error = reply.exception()
+    return reply.result() if error is None else error_reply(ctx, name, error)

@@ -1,0 +1,39 @@
+"""FILTER and TAGS, as words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..index import filters
+from ..index.filters import Clause
+from .arguments import Words, time_ms
+from .errors import CommandError, syntax_error
+
+if TYPE_CHECKING:
+    from .config import Config
+
+
+def read_filter(words: Words, clauses: list[Clause], config: Config) -> None:
+    """`field op value` behind FILTER; raises CommandError, BadMemory."""
+    field, op, value = words.several(3)
+    clause = filters.clause(field, op, value)
+    if filters.is_time(field, op):
+        times = tuple(b"%d" % time_ms(word) for word in clause.values)
+        clause = Clause(clause.field, clause.name, clause.op, times)
+    clauses.append(clause)
+    _check_count(clauses, config)
+
+
+def read_tags(words: Words, clauses: list[Clause], config: Config) -> None:
+    """`ANY|ALL n tag1 .. tagn` behind TAGS."""
+    mode = words.enum("ANY", "ALL")
+    tags = words.counted()
+    if not tags:
+        raise syntax_error()
+    clauses.extend(filters.tag_clauses(mode, tags))
+    _check_count(clauses, config)
+
+
+def _check_count(clauses: list[Clause], config: Config) -> None:
+    if len(clauses) > config["mem-max-filters"]:
+        raise CommandError(f"more than mem-max-filters ({config['mem-max-filters']}) filters")

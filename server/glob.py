@@ -1,0 +1,124 @@
+"""Redis's glob patterns, for KEYS, SCAN, PSUBSCRIBE and CONFIG GET.
+
+    *        any bytes, none included          [abc] [a-z]   one byte of the class; a range may stand backwards
+    ?        one byte                          [^a-z]        one byte that is not in the class
+    \\x       x itself, in a class too          [abc          an unclosed class ends with the pattern
+
+Rules, as Redis's `stringmatchlen` has them:
+
+1. The whole value must match. Everything but `*` takes exactly one byte; characters of several bytes have no meaning.
+2. The first `]` closes a class: `[]` matches nothing, `[^]` any byte. A `-` is a range where two bytes stand around it,
+   whatever they are: `[a-]` is an unclosed class with the range from `]` to `a`.
+3. A backslash at the very end stands for itself.
+4. `nocase` folds ASCII letters, except those behind a backslash in a class.
+
+Three differences: bytes above 127 order as unsigned (Redis leaves that to the compiler), a pattern of stars alone
+matches the empty value everywhere (in Redis only as `*` in KEYS and SCAN), and there is no limit of 1000 stars:
+Redis needs one because it recurses at each.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+# What a client sends often is short; the compiled form of a long pattern is not worth keeping.
+_CACHED_PATTERN_BYTES = 1024
+
+_STAR, _ANY, _OPEN, _CLOSE, _DASH, _ESCAPE = b"*?[]-\\"
+
+
+def glob_match(pattern: bytes, value: bytes, nocase: bool = False) -> bool:
+    """Tell whether `pattern` matches the whole `value`, in time O(len(pattern) * len(value)) at worst."""
+    return compile_glob(pattern, nocase).fullmatch(value) is not None
+
+
+def compile_glob(pattern: bytes, nocase: bool = False) -> re.Pattern[bytes]:
+    """Compile `pattern` for many values: `compile_glob(p).fullmatch(value)`.
+
+    A loop over keys or channels should do this once; `glob_match` remembers only short patterns.
+    """
+    if len(pattern) <= _CACHED_PATTERN_BYTES:
+        return _compile_cached(pattern, nocase)
+    return _compile(pattern, nocase)
+
+
+def _compile(pattern: bytes, nocase: bool) -> re.Pattern[bytes]:
+    head, *rest = [b"".join(segment) for segment in _segments(pattern, nocase)]
+    if not rest:
+        return re.compile(head, re.DOTALL)
+    # All bytes between two stars have a fixed width, so the leftmost place where a segment fits is never worse than a
+    # later one, and once found it need not be tried again. The atomic groups say so; without them each star
+    # would multiply the time by the length of the value.
+    middle = b"".join(b"(?>.*?%s)" % segment for segment in rest[:-1])
+    return re.compile(head + middle + b".*" + rest[-1], re.DOTALL)
+
+
+_compile_cached = lru_cache(maxsize=256)(_compile)
+
+
+def _segments(pattern: bytes, nocase: bool) -> list[list[bytes]]:
+    """Return what stands before, between and behind the stars, each byte's test as a regular expression."""
+    segments: list[list[bytes]] = [[]]
+    at = 0
+    while at < len(pattern):
+        byte = pattern[at]
+        at += 1
+        if byte == _STAR:
+            if len(segments) == 1 or segments[-1]:  # a run of stars is one star
+                segments.append([])
+        elif byte == _ANY:
+            segments[-1].append(b".")
+        elif byte == _OPEN:
+            members, at = _class(pattern, at, nocase)
+            segments[-1].append(_one_of(members))
+        else:
+            if byte == _ESCAPE and at < len(pattern):
+                byte = pattern[at]
+                at += 1
+            segments[-1].append(_one_of(_both_cases(byte) if nocase else {byte}))
+    return segments
+
+
+def _class(pattern: bytes, at: int, nocase: bool) -> tuple[set[int], int]:
+    """Read the class whose first byte is at `at`; return its members and the place behind it."""
+    negated = pattern[at : at + 1] == b"^"
+    at += negated
+    members: set[int] = set()
+    while (left := len(pattern) - at) > 0:
+        byte = pattern[at]
+        at += 1
+        if byte == _ESCAPE and left >= 2:
+            members.add(pattern[at])
+            at += 1
+        elif byte == _CLOSE:
+            break
+        elif left >= 3 and pattern[at] == _DASH:
+            first, last = sorted((byte, pattern[at + 1]))
+            at += 2
+            if nocase:  # folded after the ends were put in order: `[Z-a]` folds to z-a, which is empty
+                first, last = _lower(first), _lower(last)
+                members.update(other for other in range(256) if first <= _lower(other) <= last)
+            else:
+                members.update(range(first, last + 1))
+        else:
+            members.update(_both_cases(byte) if nocase else {byte})
+    return (set(range(256)) - members if negated else members), at
+
+
+def _one_of(members: set[int]) -> bytes:
+    if len(members) == 256:
+        return b"."
+    if not members:
+        return b"(?!)"
+    if len(members) == 1:
+        return re.escape(bytes(members))
+    return b"[%s]" % b"".join(b"\\x%02x" % byte for byte in sorted(members))
+
+
+def _both_cases(byte: int) -> set[int]:
+    return {byte, bytes([byte]).lower()[0], bytes([byte]).upper()[0]}
+
+
+def _lower(byte: int) -> int:
+    return bytes([byte]).lower()[0]

@@ -1,0 +1,228 @@
+"""The text of INFO: what redis-cli --stat, client libraries and exporters read, and nothing that is not so.
+
+A field of Redis stands here under Redis's name where the server really has what it tells. Times are seconds, sizes
+bytes, unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import struct
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from .aof import FileLog
+from .cli import version
+
+if TYPE_CHECKING:
+    from .server import Server
+
+#: What clients take the server for: they switch on it what they ask for.
+REDIS_VERSION = "7.4.0"
+
+Fields = dict[str, object]
+Section = Callable[["Server", int], Fields]
+
+#: By the word that asks for the section, in the order in which INFO shows them.
+SECTIONS: dict[str, Section] = {}
+TITLES = {"cpu": "CPU"}
+EVERYTHING = frozenset({"all", "default", "everything"})
+
+# avg_ttl is an estimate in Redis too; 100 000 deadlines are summed in about a millisecond.
+_TTL_SAMPLE = 100_000
+
+
+def build(server: Server, now: int, words: Iterable[str]) -> str:
+    """The sections that `words` ask for, all of them where there are no words; `now` in unix milliseconds."""
+    wanted = {word.lower() for word in words} or EVERYTHING
+    parts = []
+    for name, section in SECTIONS.items():
+        if name in wanted or wanted & EVERYTHING:
+            lines = [f"# {TITLES.get(name, name.capitalize())}"]
+            lines += [f"{field}:{value}" for field, value in section(server, now).items()]
+            parts.append("".join(line + "\r\n" for line in lines))
+    return "\r\n".join(parts)
+
+
+def _section(section: Section) -> Section:
+    SECTIONS[section.__name__.strip("_")] = section
+    return section
+
+
+@_section
+def _server(server: Server, now: int) -> Fields:
+    uptime_s = max(0, now - server.started_ms) // 1000
+    return {
+        "redis_version": REDIS_VERSION,
+        "recalld_version": _version(),
+        "redis_mode": "standalone",
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "arch_bits": struct.calcsize("P") * 8,
+        "python_version": platform.python_version(),
+        "process_id": os.getpid(),
+        "run_id": server.stats.run_id,
+        "tcp_port": server.ports[0][1] if server.ports else 0,
+        "server_time_usec": now * 1000,
+        "uptime_in_seconds": uptime_s,
+        "uptime_in_days": uptime_s // 86400,
+        "hz": 10,
+        "executable": sys.executable,
+        "config_file": server.config.path or "",
+    }
+
+
+@_section
+def _clients(server: Server, now: int) -> Fields:
+    clients = server.clients.values()
+    return {
+        "connected_clients": len(clients),
+        "maxclients": server.config["maxclients"],
+        "blocked_clients": len(server.paused_connections),
+        "pubsub_clients": sum(1 for client in clients if client.channels or client.patterns),
+        "watching_clients": sum(1 for client in clients if client.watched),
+        "total_watched_keys": len(server.watchers),
+    }
+
+
+@_section
+def _memory(server: Server, now: int) -> Fields:
+    used = resident_bytes()
+    peak = max(used, peak_resident_bytes())
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "used_memory": used,
+        "used_memory_human": _human(used),
+        "used_memory_rss": used,
+        "used_memory_rss_human": _human(used),
+        "used_memory_peak": peak,
+        "used_memory_peak_human": _human(peak),
+        "total_system_memory": total,
+        "total_system_memory_human": _human(total),
+        "maxmemory": 0,
+        "maxmemory_human": _human(0),
+        "maxmemory_policy": "noeviction",
+    }
+
+
+@_section
+def _persistence(server: Server, now: int) -> Fields:
+    log = server.log
+    fields: Fields = {
+        "loading": int(server.loading),
+        "async_loading": 0,
+        "rdb_bgsave_in_progress": 0,
+        "aof_enabled": int(isinstance(log, FileLog)),
+        "aof_rewrite_in_progress": 0,
+        "aof_rewrite_scheduled": 0,
+        "aof_last_write_status": "ok" if log.failure is None else "err",
+    }
+    if isinstance(log, FileLog):
+        fields["aof_current_size"] = log.size
+    return fields
+
+
+@_section
+def _stats(server: Server, now: int) -> Fields:
+    stats = server.stats
+    return {
+        "total_connections_received": stats.connections,
+        "total_commands_processed": stats.commands,
+        "instantaneous_ops_per_sec": round(stats.ops_per_s),
+        "total_net_input_bytes": stats.input_bytes,
+        "total_net_output_bytes": stats.output_bytes,
+        "instantaneous_input_kbps": f"{stats.input_bytes_per_s / 1024:.2f}",
+        "instantaneous_output_kbps": f"{stats.output_bytes_per_s / 1024:.2f}",
+        "rejected_connections": stats.rejected_connections,
+        "expired_keys": server.keyspace.expired_keys,
+        "expired_records": server.keyspace.expired_records,
+        "evicted_keys": 0,
+        "pubsub_channels": len(server.pubsub.channels),
+        "pubsub_patterns": len(server.pubsub.patterns),
+        "total_error_replies": stats.errors,
+    }
+
+
+@_section
+def _replication(server: Server, now: int) -> Fields:
+    return {"role": "master", "connected_slaves": 0}
+
+
+@_section
+def _cpu(server: Server, now: int) -> Fields:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "used_cpu_sys": f"{own.ru_stime:.6f}",
+        "used_cpu_user": f"{own.ru_utime:.6f}",
+        "used_cpu_sys_children": f"{children.ru_stime:.6f}",
+        "used_cpu_user_children": f"{children.ru_utime:.6f}",
+    }
+
+
+@_section
+def _errorstats(server: Server, now: int) -> Fields:
+    return {f"errorstat_{code}": f"count={count}" for code, count in sorted(server.stats.error_codes.items())}
+
+
+@_section
+def _cluster(server: Server, now: int) -> Fields:
+    return {"cluster_enabled": 0}
+
+
+@_section
+def _keyspace(server: Server, now: int) -> Fields:
+    keyspace = server.keyspace
+    keyspace.expire(now)
+    if not keyspace.memories:
+        return {}
+    deadlines = keyspace.deadlines
+    sample = list(islice(deadlines.values(), _TTL_SAMPLE))
+    avg_ttl = sum(sample) // len(sample) - now if sample else 0
+    return {"db0": f"keys={len(keyspace.memories)},expires={len(deadlines)},avg_ttl={avg_ttl}"}
+
+
+@_section
+def _memorydb(server: Server, now: int) -> Fields:
+    server.keyspace.expire(now)
+    memories = server.keyspace.memories.values()
+    return {
+        "memory_indexes": len(memories),
+        "memory_records": sum(len(memory) for memory in memories),
+        "memory_vectors": sum(memory.vector_count for memory in memories),
+        "memory_terms": sum(memory.term_count() for memory in memories),
+    }
+
+
+def resident_bytes() -> int:
+    """The memory that the process holds now; where the system does not say (macOS), the most it has held."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return peak_resident_bytes()
+
+
+def peak_resident_bytes() -> int:
+    """The most memory that the process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # kibibytes but on macOS
+
+
+def _human(size: int) -> str:
+    """Bytes as Redis shows them to people: 919.66K."""
+    amount, unit = float(size), ""
+    for larger in "KMGT":
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.2f}{unit}" if unit else f"{size}B"
+
+
+@cache
+def _version() -> str:
+    return version()

@@ -1,0 +1,339 @@
+"""What the server says about itself: its commands, its settings, its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.reply import OK, SetReply, SimpleString, Verbatim
+from . import info as info_text
+from .commands import TABLE, Command, command, container, help_subcommand
+from .errors import CommandError, syntax_error
+from .glob import compile_glob
+from .usage import Argument, parse
+
+if TYPE_CHECKING:
+    from .client import Client
+
+_ADMIN = "admin noscript loading stale"
+_OPEN = "loading stale"
+
+# COMMAND
+
+
+@command("COMMAND", arity=-1, flags=_OPEN, usage="COMMAND", complexity="O(commands)", group="server")
+def command_(ctx: Client, args: list[bytes]) -> list[Any]:
+    """Describe every command to a client: arity, flags, where its keys are."""
+    return [_info(entry) for entry in TABLE.values()]
+
+
+help_subcommand("COMMAND", group="server")
+
+
+@command("COMMAND COUNT", arity=2, flags=_OPEN, usage="COMMAND COUNT", group="server")
+def command_count(ctx: Client, args: list[bytes]) -> int:
+    """Count the commands, subcommands left out."""
+    return len(TABLE)
+
+
+@command(
+    "COMMAND INFO",
+    arity=-2,
+    flags=_OPEN,
+    usage="COMMAND INFO [command-name [command-name ...]]",
+    complexity="O(commands)",
+    group="server",
+)
+def command_info(ctx: Client, args: list[bytes]) -> list[Any]:
+    """Describe commands as COMMAND does, all of them where none is named; nil for what is no command."""
+    if not args:
+        return [_info(entry) for entry in TABLE.values()]
+    return [None if entry is None else _info(entry) for entry in map(_named, args)]
+
+
+@command(
+    "COMMAND DOCS",
+    arity=-2,
+    flags=_OPEN,
+    usage="COMMAND DOCS [command-name [command-name ...]]",
+    complexity="O(commands)",
+    group="server",
+)
+def command_docs(ctx: Client, args: list[bytes]) -> dict[str, Any]:
+    """Describe commands to people: summary, complexity, arguments. All of them where none is named."""
+    entries = map(_named, args) if args else iter(TABLE.values())
+    return {entry.name: _docs(entry) for entry in entries if entry is not None}
+
+
+@command(
+    "COMMAND LIST",
+    arity=-2,
+    flags=_OPEN,
+    usage="COMMAND LIST [FILTERBY (MODULE module-name | ACLCAT category | PATTERN pattern)]",
+    complexity="O(commands)",
+    group="server",
+    options=[
+        "FILTERBY MODULE: there are no modules, so no commands of one",
+        "FILTERBY ACLCAT category, FILTERBY PATTERN pattern: of a category, of a name that matches; subcommands too",
+    ],
+)
+def command_list(ctx: Client, args: list[bytes]) -> list[str]:
+    """List the names of the commands."""
+    if not args:
+        return list(TABLE)
+    if len(args) != 3 or args[0].lower() != b"filterby":
+        raise syntax_error()
+    match args[1].lower():
+        case b"module":
+            return []
+        case b"aclcat":
+            category = "@" + args[2].lower().decode("utf-8", "replace")
+            return [entry.name for entry in _with_subcommands() if category in categories(entry)]
+        case b"pattern":
+            matches = compile_glob(args[2], nocase=True).fullmatch
+            return [entry.name for entry in _with_subcommands() if matches(entry.name.encode())]
+        case _:
+            raise syntax_error()
+
+
+@command(
+    "COMMAND GETKEYS",
+    arity=-3,
+    flags=_OPEN,
+    usage="COMMAND GETKEYS command [arg [arg ...]]",
+    complexity="O(arguments)",
+    group="server",
+)
+def command_getkeys(ctx: Client, args: list[bytes]) -> list[bytes]:
+    """List the keys in a command's words."""
+    return [key for key, _ in _keys_in(args)]
+
+
+@command(
+    "COMMAND GETKEYSANDFLAGS",
+    arity=-3,
+    flags=_OPEN,
+    usage="COMMAND GETKEYSANDFLAGS command [arg [arg ...]]",
+    complexity="O(arguments)",
+    group="server",
+)
+def command_getkeysandflags(ctx: Client, args: list[bytes]) -> list[Any]:
+    """List the keys in a command's words, and what the command does to each."""
+    return [[key, _statuses(flags.split())] for key, flags in _keys_in(args)]
+
+
+def _keys_in(words: list[bytes]) -> list[tuple[bytes, str]]:
+    """Each key of a whole command, with its key flags."""
+    entry = _named(words[0])
+    if entry is not None and len(words) > 1 and entry.subcommands:
+        entry = entry.subcommands.get(words[1].lower().decode("latin-1"))
+    if entry is None:
+        raise CommandError("Invalid command specified")
+    if not entry.key_flags:
+        raise CommandError("The command has no key arguments")
+    if not entry.arity_ok(len(words)):
+        raise CommandError("Invalid number of arguments specified for command")
+    first, last, step = entry.keys
+    keys = words[first : (last + 1 if last >= 0 else len(words) + last + 1) : step]
+    flags = entry.key_flags * len(keys) if len(entry.key_flags) == 1 else entry.key_flags
+    return list(zip(keys, flags, strict=True))
+
+
+def _named(word: bytes) -> Command | None:
+    """The entry of a name as COMMAND shows it: `client|kill`."""
+    name, _, sub = word.lower().decode("latin-1").partition("|")
+    entry = TABLE.get(name)
+    return entry.subcommands.get(sub) if entry is not None and sub else entry
+
+
+def _with_subcommands() -> Iterable[Command]:
+    for entry in TABLE.values():
+        yield entry
+        yield from entry.subcommands.values()
+
+
+# What is dangerous without being for administrators only: to the data, to the other clients, to secrets.
+_DANGEROUS = frozenset({"flushall", "flushdb", "info", "keys"})
+_CATEGORY_OF_GROUP = {
+    "connection": "@connection",
+    "generic": "@keyspace",
+    "memory": "@memory",
+    "retrieval": "@memory",
+    "transactions": "@transaction",
+}
+
+
+def categories(entry: Command) -> list[str]:
+    """The ACL categories that a command is in."""
+    flags, name = entry.flags, entry.name
+    admin = "admin" in flags
+    found = {
+        "@write": "write" in flags,
+        "@read": "readonly" in flags,
+        "@admin": admin,
+        "@dangerous": admin or name in _DANGEROUS,
+        "@pubsub": "pubsub" in flags,
+        "@keyspace": name in ("flushall", "flushdb", "dbsize"),
+        "@fast": "fast" in flags,
+        "@slow": "fast" not in flags,
+    }
+    of_group = _CATEGORY_OF_GROUP.get(entry.group)
+    return [category for category, holds in found.items() if holds or category == of_group] + (
+        [of_group] if of_group is not None and of_group not in found else []
+    )
+
+
+def _statuses(words: Iterable[str]) -> SetReply:
+    return SetReply(SimpleString(word) for word in words)
+
+
+def _info(entry: Command) -> list[Any]:
+    """One element of COMMAND's reply."""
+    first, last, step = entry.keys
+    return [
+        entry.name,
+        entry.arity,
+        _statuses(sorted(entry.flags)),
+        first,
+        last,
+        step,
+        _statuses(categories(entry)),
+        SetReply(),  # tips say how a cluster's client should ask
+        SetReply(_key_specs(entry)),
+        SetReply(_info(sub) for sub in entry.subcommands.values()),
+    ]
+
+
+def _key_specs(entry: Command) -> Iterable[dict[str, Any]]:
+    """Where the keys are, one specification for each of `key_flags`."""
+    first, last, step = entry.keys
+    for nth, flags in enumerate(entry.key_flags):
+        one_for_all = len(entry.key_flags) == 1
+        yield {
+            "flags": _statuses(flags.split()),
+            "begin_search": {"type": "index", "spec": {"index": first + nth * step}},
+            "find_keys": {
+                "type": "range",
+                # Counted from the first key where it is not negative, unlike `last`.
+                "spec": {
+                    "lastkey": (last - first if last >= 0 else last) if one_for_all else 0,
+                    "keystep": step if one_for_all else 1,
+                    "limit": 0,
+                },
+            },
+        }
+
+
+def _docs(entry: Command) -> dict[str, Any]:
+    docs: dict[str, Any] = {
+        "summary": entry.summary,
+        "since": entry.since,
+        "group": entry.group,
+        "complexity": entry.complexity,
+    }
+    arguments = parse(entry.usage, entry.name.count("|") + 1)
+    if arguments:
+        several_specs = len(entry.key_flags) > 1
+        seen = 0
+        described = []
+        for argument in arguments:
+            described.append(_argument(argument, seen))
+            seen += several_specs and argument.type == "key"
+        docs["arguments"] = described
+    if entry.subcommands:
+        docs["subcommands"] = {sub.name: _docs(sub) for sub in entry.subcommands.values()}
+    return docs
+
+
+def _argument(argument: Argument, key_spec: int) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": argument.name, "type": argument.type}
+    if argument.type == "key":
+        described["key_spec_index"] = key_spec
+    if argument.token:
+        described["token"] = argument.token
+    flags = {
+        "optional": argument.optional,
+        "multiple": argument.multiple,
+        "multiple_token": argument.repeats_token,
+    }
+    if any(flags.values()):
+        described["flags"] = _statuses(flag for flag, holds in flags.items() if holds)
+    if argument.arguments:
+        described["arguments"] = [_argument(inner, key_spec) for inner in argument.arguments]
+    return described
+
+
+# CONFIG
+
+container("CONFIG", summary="Look at the settings, and change them.", group="server")
+
+
+@command(
+    "CONFIG GET",
+    arity=-3,
+    flags=_ADMIN,
+    usage="CONFIG GET parameter [parameter ...]",
+    complexity="O(settings)",
+    group="server",
+)
+def config_get(ctx: Client, args: list[bytes]) -> dict[bytes, bytes]:
+    """Show the settings whose names match any of the glob patterns."""
+    found = ctx.server.config.get(args)
+    return {_encoded(name): _encoded(text) for name, text in found.items()}
+
+
+@command(
+    "CONFIG SET",
+    arity=-4,
+    flags=_ADMIN,
+    usage="CONFIG SET parameter value [parameter value ...]",
+    complexity="O(settings)",
+    group="server",
+)
+def config_set(ctx: Client, args: list[bytes]) -> SimpleString:
+    """Change settings, all of those named or none."""
+    if len(args) % 2:
+        raise syntax_error()
+    words = [word.decode("utf-8", "surrogateescape") for word in args]
+    ctx.server.config.set(zip(words[::2], words[1::2], strict=True))
+    return OK
+
+
+@command("CONFIG RESETSTAT", arity=2, flags=_ADMIN, usage="CONFIG RESETSTAT", group="server")
+def config_resetstat(ctx: Client, args: list[bytes]) -> SimpleString:
+    """Set the counters of INFO to 0."""
+    ctx.server.stats.reset()
+    ctx.server.keyspace.expired_keys = 0
+    ctx.server.keyspace.expired_records = 0
+    return OK
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+# State
+
+
+@command(
+    "INFO",
+    arity=-1,
+    flags=_OPEN,
+    usage="INFO [section [section ...]]",
+    complexity="O(memories)",
+    group="server",
+    options=[
+        f"section: of {', '.join(info_text.SECTIONS)}; `default`, `all` and `everything` are all of them (all)",
+    ],
+)
+def info(ctx: Client, args: list[bytes]) -> Verbatim:
+    """Show the state of the server and what it has counted."""
+    words = [word.decode("utf-8", "replace") for word in args]
+    return Verbatim(info_text.build(ctx.server, ctx.now, words))
+
+
+@command("TIME", arity=1, flags="loading stale fast", usage="TIME", group="server")
+def time(ctx: Client, args: list[bytes]) -> list[str]:
+    """Reply with the server's time: unix seconds, and microseconds of the second, exact to the millisecond."""
+    seconds, ms = divmod(ctx.now, 1000)
+    return [str(seconds), str(ms * 1000)]

@@ -1,0 +1,212 @@
+"""Keys to memories, and the one door through which their state changes.
+
+Rule 1: state changes in `apply(entry)` and nowhere else, except that what has expired by a given time may be dropped
+        at any moment: every read asks for a time first and sees nothing that is past its deadline.
+Rule 2: `apply` never refuses, reads no clock and draws no random number: the same entries give the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+from ..index.analyzer import Vocabulary
+from ..index.memory import NEVER, Memory
+from ..index.scan_order import ScanOrder
+from . import entries
+from .entries import Entry
+
+
+class Keyspace:
+    """All memories of the server.
+
+    `touched(key)` is called after each change of a key (WATCH), `announce(key, event)` for each record that expires.
+    """
+
+    def __init__(self) -> None:
+        self.vocabulary = Vocabulary()
+        self.memories: dict[bytes, Memory] = {}
+        self.deadlines: dict[bytes, int] = {}  # of keys, unix ms
+        self.order: ScanOrder[bytes] = ScanOrder()
+        self.serials: dict[bytes, int] = {}
+        self.touched: Callable[[bytes], None] = lambda key: None
+        self.announce: Callable[[bytes, bytes], None] = lambda key, event: None
+        self.expired_keys = 0
+        self.expired_records = 0
+        # (time, key): when something of the key may be due; stale rows are skipped when they come up.
+        self._due: list[tuple[int, bytes]] = []
+
+    # -- reading; `now` is unix milliseconds
+
+    def get(self, key: bytes, now: int) -> Memory | None:
+        """The memory at `key`, all that is due by `now` gone from it."""
+        memory = self.memories.get(key)
+        if memory is None:
+            return None
+        if self.deadlines and self.deadlines.get(key, NEVER) <= now:
+            self._expire_key(key)
+            return None
+        if memory.next_deadline <= now:
+            self._expire_records(key, memory, now)
+        return memory
+
+    def keys(self, now: int) -> Iterator[bytes]:
+        """Every live key, oldest first. Not to be held across a change."""
+        self.expire(now)
+        return iter(self.memories)
+
+    def expire(self, now: int, limit: int = NEVER) -> bool:
+        """Drop up to `limit` things that are due; whether more may be."""
+        due = self._due
+        while due and due[0][0] <= now:
+            if limit <= 0:
+                return True
+            limit -= 1
+            _, key = heappop(due)
+            memory = self.memories.get(key)
+            if memory is None:
+                continue
+            if self.deadlines.get(key, NEVER) <= now:
+                self._expire_key(key)
+            elif memory.next_deadline <= now:
+                self._expire_records(key, memory, now)
+        return False
+
+    def _expire_key(self, key: bytes) -> None:
+        self.expired_keys += 1
+        self._drop(key)
+
+    def _expire_records(self, key: bytes, memory: Memory, now: int) -> None:
+        gone = memory.expire(now)
+        self.expired_records += len(gone)
+        self._watch_deadline(key, memory)
+        if gone:
+            self.touched(key)
+            for record_id in gone:
+                self.announce(key, b"expire " + record_id)
+
+    def _watch_deadline(self, key: bytes, memory: Memory) -> None:
+        if memory.next_deadline < NEVER:
+            heappush(self._due, (memory.next_deadline, key))
+
+    # -- the door
+
+    def apply(self, entry: Entry) -> None:
+        """Make `entry` so."""
+        self._APPLY[type(entry)](self, entry)
+
+    def _create(self, entry: entries.Create) -> None:
+        self._set(entry.key, Memory(entry.settings, self.vocabulary, entry.at))
+
+    def _configure(self, entry: entries.Configure) -> None:
+        self._current(entry.key, entry.at).configure(entry.settings, entry.at)
+        self.touched(entry.key)
+
+    def _put(self, entry: entries.Put) -> None:
+        memory = self._current(entry.key, entry.at)
+        before = memory.next_deadline
+        memory.put(
+            entry.id,
+            entry.text,
+            entry.vector,
+            entry.meta,
+            entry.tags,
+            importance=entry.importance,
+            created_at=entry.created_at,
+            updated_at=entry.updated_at,
+            deadline=entry.deadline or NEVER,
+            max_words=entry.max_words,
+            at=entry.at,
+        )
+        memory.next_id = entry.next_id
+        if memory.next_deadline < before:
+            self._watch_deadline(entry.key, memory)
+        self.touched(entry.key)
+
+    def _remove(self, entry: entries.Remove) -> None:
+        memory = self._current(entry.key, entry.at)
+        for record_id in entry.ids:
+            memory.remove(record_id, entry.at)
+        self.touched(entry.key)
+
+    def _set_meta(self, entry: entries.SetMeta) -> None:
+        self._current(entry.key, entry.at).set_meta(entry.id, entry.meta, entry.at)
+        self.touched(entry.key)
+
+    def _set_deadline(self, entry: entries.SetDeadline) -> None:
+        memory = self._current(entry.key, entry.at)
+        before = memory.next_deadline
+        memory.set_deadline(entry.id, entry.deadline or NEVER, entry.at)
+        if memory.next_deadline < before:
+            self._watch_deadline(entry.key, memory)
+        self.touched(entry.key)
+
+    def _drop_keys(self, entry: entries.Drop) -> None:
+        for key in entry.keys:
+            self._drop(key)
+
+    def _expire_at(self, entry: entries.ExpireKey) -> None:
+        if entry.deadline:
+            self.deadlines[entry.key] = entry.deadline
+            heappush(self._due, (entry.deadline, entry.key))
+        else:
+            self.deadlines.pop(entry.key, None)
+        self.touched(entry.key)
+
+    def _rename(self, entry: entries.Rename) -> None:
+        memory = self.memories[entry.key]
+        deadline = self.deadlines.get(entry.key)
+        self._drop(entry.key)
+        self._set(entry.to, memory)
+        self._inherit(entry.to, memory, deadline)
+
+    def _copy(self, entry: entries.Copy) -> None:
+        memory = self.memories[entry.key].copy()
+        self._set(entry.to, memory)
+        self._inherit(entry.to, memory, self.deadlines.get(entry.key))
+
+    def _inherit(self, key: bytes, memory: Memory, deadline: int | None) -> None:
+        if deadline is not None:
+            self.deadlines[key] = deadline
+            heappush(self._due, (deadline, key))
+        self._watch_deadline(key, memory)
+
+    def _flush(self, entry: entries.Flush) -> None:
+        for key in list(self.memories):
+            self._drop(key)
+        self._due.clear()
+
+    # -- the parts of apply
+
+    def _current(self, key: bytes, at: int) -> Memory:
+        memory = self.memories[key]
+        if memory.next_deadline <= at:
+            self._expire_records(key, memory, at)
+        return memory
+
+    def _set(self, key: bytes, memory: Memory) -> None:
+        if key in self.memories:
+            self._drop(key)
+        self.memories[key] = memory
+        self.serials[key] = self.order.add(key)
+        self.touched(key)
+
+    def _drop(self, key: bytes) -> None:
+        del self.memories[key]
+        self.deadlines.pop(key, None)
+        self.order.remove(self.serials.pop(key))
+        self.touched(key)
+
+    _APPLY: dict[type, Callable[..., None]] = {  # noqa: RUF012
+        entries.Create: _create,
+        entries.Configure: _configure,
+        entries.Put: _put,
+        entries.Remove: _remove,
+        entries.SetMeta: _set_meta,
+        entries.SetDeadline: _set_deadline,
+        entries.Drop: _drop_keys,
+        entries.ExpireKey: _expire_at,
+        entries.Rename: _rename,
+        entries.Copy: _copy,
+        entries.Flush: _flush,
+    }

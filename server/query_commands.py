@@ -1,0 +1,391 @@
+"""MEM.SEARCH, VSEARCH, QUERY, EXPLAIN, LIST, FORGET: what looks at many records, on a view, in a thread if large."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..index import memory as memory_index
+from ..index.errors import BadMemory
+from ..index.filters import Clause
+from ..index.memory import Memory
+from ..index.query import Hit, Query, Result
+from ..index.settings import FUSIONS
+from ..index.view import View, matching
+from .arguments import Words
+from .commands import PendingWrite, command
+from .errors import CommandError, syntax_error
+from .filter_words import read_filter, read_tags
+from .hits import HitFlags, hit_array, hit_map, stats_map
+from .memory_commands import find, half_life, weights
+from .record_commands import check_vector, remove
+from .record_maps import RecordFlags, record_map
+
+if TYPE_CHECKING:
+    from .client import Client
+
+_PAGE_USAGE = (
+    "[TOPK k] [OFFSET n] [MINSCORE x] [FILTER field op value]* [TAGS ANY|ALL n tag1 .. tagn]* [NOTEXT] [WITHMETA]"
+    " [WITHTAGS] [WITHVEC [FLOATS]] [WITHSCORES] [EXPLAIN] [WITHSTATS]"
+)
+_PAGE_OPTIONS = (
+    "TOPK k: how many hits, 1 to mem-max-topk (10)",
+    "OFFSET n: leave out the first n (0)",
+    "MINSCORE x: drop hits whose score is below x (MEM.QUERY: whose LINEAR score is, under either fusion)",
+    "FILTER field op value: only records that pass; EQ NE GT GTE LT LTE IN NIN CONTAINS PREFIX EXISTS; repeatable",
+    "TAGS ANY|ALL n tag1 .. tagn: only records with one, or all, of these tags; repeatable",
+    "NOTEXT, WITHMETA, WITHTAGS, WITHVEC [FLOATS], WITHSCORES: which parts of a hit are shown",
+    "EXPLAIN: with each hit's score taken apart",
+    "WITHSTATS: [hits, map of counts] instead of hits",
+)
+_QUERY_USAGE = "[TEXT text] [VEC blob | FVEC n f1 .. fn] " + _PAGE_USAGE
+_FUSED_USAGE = (
+    " [WEIGHTS keyword vector recency importance] [FUSION LINEAR|RRF] [RRFK n] [HALFLIFE seconds] [MINSIM x]"
+    " [DIVERSITY lambda]"
+)
+_FUSED_OPTIONS = (
+    "WEIGHTS, FUSION, HALFLIFE: instead of the memory's own, for this query",
+    "RRFK n: RRF's constant (60)",
+    "MINSIM x: drop records whose similarity is below x, or that have no vector",
+    "DIVERSITY lambda: reorder the 500 best by lambda*score - (1-lambda)*(largest similarity to one chosen before)",
+)
+
+
+@dataclass(slots=True)
+class Request:
+    """A retrieval command's words."""
+
+    query: Query
+    flags: HitFlags = field(default_factory=HitFlags)
+    filters: list[Clause] = field(default_factory=list)
+
+
+def _read(ctx: Client, words: Words, query: Query) -> Request:
+    """Read the options of MEM.SEARCH, VSEARCH or QUERY, by `query.kind`."""
+    config = ctx.server.config
+    request = Request(query, filters=query.filters)
+    query.max_scan = config["mem-max-scan"]
+    query.max_terms = config["mem-max-query-terms"]
+    while words:
+        option = words.option()
+        if option == b"TOPK":
+            query.top_k = words.integer()
+            if not 1 <= query.top_k <= config["mem-max-topk"]:
+                raise CommandError(f"TOPK must be between 1 and mem-max-topk ({config['mem-max-topk']})")
+        elif option == b"OFFSET":
+            query.offset = words.integer()
+            if query.offset < 0:
+                raise CommandError("OFFSET must not be negative")
+        elif option == b"MINSCORE":
+            query.min_score = words.float()
+        elif option == b"FILTER":
+            read_filter(words, query.filters, config)
+        elif option == b"TAGS":
+            read_tags(words, query.filters, config)
+        elif option == b"EXPLAIN" and query.explain_id is None:
+            query.explain = True
+        elif option in (b"VEC", b"FVEC") and query.kind != "keyword":
+            query.vector = words.vector(option)
+        elif not request.flags.read(option, words) and not (query.kind == "fused" and _fused(option, words, query)):
+            raise words.unexpected()
+    if query.kind == "vector" and query.vector is None:
+        raise CommandError("VEC or FVEC is required")
+    if query.kind == "fused" and query.vector is None and query.text is None:
+        raise CommandError("TEXT, VEC, or FVEC is required")
+    return request
+
+
+def _fused(option: bytes, words: Words, query: Query) -> bool:
+    """Read one of the options that MEM.QUERY has beyond the others; whether it was one."""
+    if option == b"TEXT":
+        query.text = words.next()
+    elif option == b"WEIGHTS":
+        query.weights = weights(words)
+    elif option == b"FUSION":
+        query.fusion = words.enum(*FUSIONS)
+    elif option == b"RRFK":
+        query.rrf_k = words.integer()
+        if query.rrf_k < 1:
+            raise CommandError("RRFK must be positive")
+    elif option == b"HALFLIFE":
+        query.half_life = half_life(words)
+    elif option == b"MINSIM":
+        query.min_sim = words.float()
+    elif option == b"DIVERSITY":
+        query.diversity = words.float()
+        if not 0 <= query.diversity <= 1:
+            raise CommandError("DIVERSITY must be between 0 and 1")
+    else:
+        return False
+    return True
+
+
+def _prepare(query: Query, memory: Memory) -> None:
+    """Fit the query to the memory; raises BadMemory."""
+    settings = memory.settings
+    if query.vector is not None:
+        query.vector = check_vector(query.vector, settings)
+    if query.text is not None and not settings.has_text:
+        raise BadMemory("this memory index does not index text; create it with MODE SEARCH or MODE HYBRID")
+
+
+def _answer(ctx: Client, memory: Memory, query: Query, reply: Callable[[View, Result], Any]) -> Any:
+    """Run the query for this moment, here or in a thread."""
+    plan = memory.plan(query, ctx.now)
+    return ctx.server.workers.submit(memory, plan.cost, lambda: reply(plan.view, memory_index.run(plan)))
+
+
+def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:
+    request = _read(ctx, words, query)
+    memory = find(ctx, key)
+    _prepare(query, memory)
+    started = perf_counter()
+    # A RESP3 client sees maps; which of the two a RESP2 client sees is a setting. Decided now, not when it is ready.
+    build: Callable[[View, Hit, HitFlags], Any] = (
+        hit_map if ctx.proto == 3 or ctx.server.config["mem-hit-format"] == "map" else hit_array
+    )
+    flags = request.flags
+
+    def reply(view: View, result: Result) -> Any:
+        hits = [build(view, hit, flags) for hit in result.hits]
+        return [hits, stats_map(result, perf_counter() - started)] if flags.stats else hits
+
+    return _answer(ctx, memory, query, reply)
+
+
+@command(
+    "MEM.SEARCH",
+    arity=-3,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="retrieval",
+    usage="MEM.SEARCH key text " + _PAGE_USAGE,
+    complexity="O(postings of the words)",
+    options=_PAGE_OPTIONS,
+)
+def search(ctx: Client, args: list[bytes]) -> Any:
+    """Rank records by their words alone (BM25)."""
+    return _retrieve(ctx, args[0], Words(args, 2), Query(kind="keyword", text=args[1]))
+
+
+@command(
+    "MEM.VSEARCH",
+    arity=-3,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="retrieval",
+    usage="MEM.VSEARCH key (VEC blob | FVEC n f1 .. fn) " + _PAGE_USAGE,
+    complexity="O(vectors * dim)",
+    options=_PAGE_OPTIONS,
+)
+def vsearch(ctx: Client, args: list[bytes]) -> Any:
+    """Rank records by exact vector similarity alone."""
+    return _retrieve(ctx, args[0], Words(args, 1), Query(kind="vector"))
+
+
+@command(
+    "MEM.QUERY",
+    arity=-2,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="retrieval",
+    usage="MEM.QUERY key " + _QUERY_USAGE + _FUSED_USAGE,
+    complexity="O(records + vectors * dim)",
+    options=(
+        "TEXT text: the words to look for; VEC blob, FVEC n f1 .. fn: the vector to compare with; one of them at least",
+        *_PAGE_OPTIONS,
+        *_FUSED_OPTIONS,
+    ),
+)
+def query(ctx: Client, args: list[bytes]) -> Any:
+    """Rank records by words, vector, recency and importance, fused."""
+    return _retrieve(ctx, args[0], Words(args, 1), Query())
+
+
+@command(
+    "MEM.EXPLAIN",
+    arity=-3,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="retrieval",
+    usage="MEM.EXPLAIN key id " + _QUERY_USAGE + _FUSED_USAGE,
+    complexity="O(records + vectors * dim)",
+    options=("Every option of MEM.QUERY: the query whose ranking of the record is explained",),
+)
+def explain(ctx: Client, args: list[bytes]) -> Any:
+    """Say where a query ranks one record and why, or why not."""
+    record_id = args[1]
+    asked = Query(explain_id=record_id)
+    request = _read(ctx, Words(args, 2), asked)
+    memory = find(ctx, args[0])
+    _prepare(asked, memory)
+    if record_id not in memory:
+        return {"id": record_id, "reason": "expired" if memory.has_expired(record_id) else "absent"}
+    flags = request.flags
+
+    def reply(view: View, result: Result) -> Any:
+        found: dict[str, Any] = {"id": record_id}
+        if result.reason is not None:
+            found["reason"] = result.reason
+        if result.rank is not None:
+            found["rank"] = result.rank
+        if result.hits:
+            hit = result.hits[0]
+            found["score"] = hit.score
+            found.update(hit.explain or {})
+        if flags.stats:
+            found["stats"] = stats_map(result, 0.0)
+        return found
+
+    return _answer(ctx, memory, asked, reply)
+
+
+@command(
+    "MEM.LIST",
+    arity=-2,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="memory",
+    usage="MEM.LIST key [LIMIT n] [OFFSET n] [TAGS ANY|ALL n tag1 .. tagn]* [FILTER field op value]* [NOTEXT]"
+    " [WITHMETA] [WITHVEC [FLOATS]]",
+    complexity="O(records)",
+    options=("LIMIT n: how many, 1 to 1000 (20)", "OFFSET n: leave out the first n (0)", *_PAGE_OPTIONS[3:5]),
+)
+def list_records(ctx: Client, args: list[bytes]) -> Any:
+    """Show records, the newest updated_at first."""
+    words, limit, offset = Words(args, 1), 20, 0
+    flags, clauses = RecordFlags(), list[Clause]()
+    while words:
+        option = words.option()
+        if option == b"LIMIT":
+            limit = words.integer()
+            if not 1 <= limit <= 1000:
+                raise CommandError("LIMIT must be between 1 and 1000")
+        elif option == b"OFFSET":
+            offset = words.integer()
+            if offset < 0:
+                raise CommandError("OFFSET must not be negative")
+        elif option == b"TAGS":
+            read_tags(words, clauses, ctx.server.config)
+        elif option == b"FILTER":
+            read_filter(words, clauses, ctx.server.config)
+        elif not flags.read(option, words):
+            raise words.unexpected()
+    memory = find(ctx, args[0])
+    view = memory.view(ctx.now)
+
+    def page() -> list[Any]:
+        slots = _newest(view, _passing(view, clauses), offset + limit)
+        return [record_map(view, slot, flags) for slot in slots[offset:]]
+
+    return ctx.server.workers.submit(memory, _walk_cost(view), page)
+
+
+def _walk_cost(view: View) -> int:
+    # A filter looks at a record in about a microsecond.
+    return view.n * 1000
+
+
+def _passing(view: View, clauses: list[Clause]) -> Any:
+    """The slots of the live records that pass, ascending."""
+    masks = [clause.mask(view) for clause in clauses]
+    alive = view.alive()
+    mask = matching(masks if alive is None else [alive, *masks])
+    return np.arange(view.n) if mask is None else np.flatnonzero(mask)
+
+
+def _newest(view: View, slots: Any, count: int) -> list[int]:
+    """The first `count` by newest updated_at, then smaller id."""
+    updated = view.updated[slots]
+    if count < len(slots):
+        # Those as new as the last one that fits stay in: their ids decide.
+        slots = slots[updated >= np.partition(updated, len(updated) - count)[len(updated) - count]]
+    ids = view.ids
+    times = view.updated
+    return sorted(slots.tolist(), key=lambda slot: (-int(times[slot]), ids[slot]))[:count]
+
+
+@command(
+    "MEM.FORGET",
+    arity=-4,
+    flags="write",
+    keys=(1, 1, 1),
+    group="memory",
+    usage="MEM.FORGET key (FILTER field op value | TAGS ANY|ALL n tag1 .. tagn)* [DRYRUN]",
+    complexity="O(records)",
+    options=("DRYRUN: only say which", *_PAGE_OPTIONS[3:5]),
+)
+def forget(ctx: Client, args: list[bytes]) -> Any:
+    """Delete all records that pass; how many and which."""
+    words, clauses, dry_run = Words(args, 1), list[Clause](), False
+    while words:
+        option = words.option()
+        if option == b"DRYRUN":
+            dry_run = True
+        elif option == b"FILTER":
+            read_filter(words, clauses, ctx.server.config)
+        elif option == b"TAGS":
+            read_tags(words, clauses, ctx.server.config)
+        else:
+            raise words.unexpected()
+    if not clauses:
+        raise syntax_error()
+    key = args[0]
+    memory = find(ctx, key)
+    view = memory.view(ctx.now)
+
+    def finish(slots: list[int]) -> list[Any]:
+        ids = sorted((view.ids[slot] for slot in slots), key=memory.serial)
+        if not dry_run:
+            remove(ctx, key, tuple(ids))
+        return [len(ids), ids]
+
+    if ctx.in_exec:
+        # EXEC is one moment: nothing may come between the look and the deletion, so it happens here and now.
+        return finish(_by_record(view, memory.live_slots(), clauses))
+    found = ctx.server.workers.submit(memory, _walk_cost(view), lambda: _passing(view, clauses).tolist())
+    if not isinstance(found, Future):
+        return finish(found)
+    reply = PendingWrite(loop=ctx.server.loop)
+
+    def then(done: Future[Any]) -> None:
+        if reply.cancelled() or done.cancelled():
+            reply.cancel()
+            return
+        try:
+            ctx.now = ctx.server.clock()
+            reply.set_result(_forget_late(ctx, key, memory, view, done.result(), clauses, dry_run))
+        except Exception as error:
+            reply.set_exception(error)
+
+    found.add_done_callback(then)
+    return reply
+
+
+def _forget_late(
+    ctx: Client, key: bytes, memory: Memory, view: View, slots: list[int], clauses: list[Clause], dry_run: bool
+) -> list[Any]:
+    """Delete what a thread found, as things stand now: rows that died stay out, rows written since are looked at."""
+    if find(ctx, key) is not memory:
+        raise CommandError("the key was replaced while its records were being looked at; nothing was deleted")
+    found = {view.ids[slot] for slot in slots}
+    written = memory.written_since(view)
+    now = memory.view(ctx.now)
+    late = {now.ids[slot] for slot in _by_record(now, written, clauses)}
+    rewritten = {now.ids[slot] for slot in written}
+    ids = sorted((each for each in (found - rewritten) | late if each in memory), key=memory.serial)
+    if not dry_run:
+        if ctx.server.log.failure is not None:
+            raise CommandError(ctx.server.log.failure, "MISCONF")
+        remove(ctx, key, tuple(ids))
+    return [len(ids), ids]
+
+
+def _by_record(view: View, slots: list[int], clauses: list[Clause]) -> list[int]:
+    return [slot for slot in slots if all(clause.matches(view.row(slot)) for clause in clauses)]
+

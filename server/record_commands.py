@@ -1,0 +1,498 @@
+"""MEM.ADD, MADD, GET, MGET, DEL, SETMETA, DELMETA, EXPIRE, SCAN: records one by one.
+
+A write goes in two steps: read the words and check them against the state, which may refuse and changes nothing; then
+commit one settled entry per record (entries.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..index.errors import BadMemory, DimensionMismatch
+from ..index.filters import Clause
+from ..index.memory import NEVER, Memory
+from ..index.settings import Settings
+from ..index.vectors import normalised
+from .arguments import TTL_MAX_S, Words
+from .commands import command
+from .entries import Put, Remove, SetDeadline, SetMeta
+from .errors import CommandError, syntax_error
+from .filter_words import read_filter
+from .memory_commands import find
+from .record_maps import RecordFlags, record_map
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .config import Config
+
+_ADD_USAGE = (
+    "TEXT text [VEC blob | FVEC n f1 .. fn] [META field value]* [TAGS n tag1 .. tagn] [IMPORTANCE x] [TTL seconds]"
+    " [AT time] [KEEPVEC] [NX|XX]"
+)
+_ADD_OPTIONS = (
+    "ID id: the record's id; without one the server counts 1, 2, ..",
+    "TEXT text: required; any bytes, at most mem-max-text-bytes (65536)",
+    "VEC blob: the vector as little-endian float32 bytes; FVEC n f1 .. fn: the same as words",
+    "META field value: a metadata field, repeatable; an existing record's fields are merged",
+    "TAGS n tag1 .. tagn: replaces the tags; TAGS 0 clears them",
+    "IMPORTANCE x: 0 to 1 (0.5)",
+    "TTL seconds: the record is gone after that",
+    "AT time: the time of writing, unix milliseconds or ISO 8601 (now)",
+    "KEEPVEC: an existing record keeps its vector although its text changes",
+    "NX, XX: only where the id is new, only where it exists",
+)
+
+
+@dataclass(slots=True)
+class Draft:
+    """MEM.ADD's words, read and not yet looked at in the light of the memory."""
+
+    id: bytes | None = None
+    text: bytes | None = None
+    vector: npt.NDArray[np.float64] | None = None
+    meta: list[bytes] = field(default_factory=list)
+    tags: tuple[bytes, ...] | None = None
+    importance: float | None = None
+    ttl_s: int = 0
+    at: int | None = None
+    keep_vector: bool = False
+    condition: bytes = b""
+
+
+class Existing(NamedTuple):
+    """What a record being written over holds."""
+
+    text: bytes
+    vector: bytes
+    meta: tuple[bytes, ...]
+    tags: tuple[bytes, ...]
+    importance: float
+    created_at: int
+    deadline: int  # 0 for none
+
+
+def read_draft(words: Words, config: Config, stop: bytes = b"") -> Draft:
+    """Read MEM.ADD's options up to the end, or to the option `stop`, which is left unread."""
+    draft = Draft()
+    while words:
+        option = words.option()
+        if option == b"TEXT":
+            draft.text = words.next()
+            if len(draft.text) > config["mem-max-text-bytes"]:
+                raise CommandError(f"text exceeds mem-max-text-bytes ({config['mem-max-text-bytes']})")
+        elif option == b"ID":
+            draft.id = words.next()
+        elif option in (b"VEC", b"FVEC"):
+            draft.vector = words.vector(option)
+        elif option == b"META":
+            draft.meta += words.several(2)
+        elif option == b"TAGS":
+            draft.tags = tuple(dict.fromkeys(words.counted()))
+        elif option == b"IMPORTANCE":
+            draft.importance = words.weight()
+            if not 0 <= draft.importance <= 1:
+                raise CommandError("IMPORTANCE must be between 0 and 1")
+        elif option == b"TTL":
+            draft.ttl_s = words.integer()
+            if draft.ttl_s <= 0:
+                raise CommandError("TTL must be positive")
+            check_ttl(draft.ttl_s)
+        elif option == b"AT":
+            draft.at = words.time()
+        elif option == b"KEEPVEC":
+            draft.keep_vector = True
+        elif option in (b"NX", b"XX"):
+            if draft.condition not in (b"", option):
+                raise CommandError("NX and XX are mutually exclusive")
+            draft.condition = option
+        elif stop and option == stop:
+            words.at -= 1
+            break
+        else:
+            raise words.unexpected()
+    if draft.text is None:
+        raise CommandError("TEXT is required")
+    return draft
+
+
+def check_ttl(seconds: int) -> None:
+    """Refuse what no calendar holds."""
+    if seconds > TTL_MAX_S:
+        raise CommandError("TTL must be at most ten thousand years")
+
+
+def stored_vector(vector: npt.NDArray[np.float64], settings: Settings) -> bytes:
+    """The float32 bytes that this memory keeps of a vector; raises BadMemory."""
+    if settings.has_vectors and len(vector) != settings.dim:
+        raise DimensionMismatch(settings.dim, len(vector))
+    return check_vector(vector, settings).astype("<f4").tobytes()
+
+
+def check_vector(vector: npt.NDArray[np.float64], settings: Settings) -> npt.NDArray[np.float64]:
+    """A vector as the memory compares it, float64, a unit vector under COSINE; raises BadMemory."""
+    if settings.has_vectors and len(vector) != settings.dim:
+        raise DimensionMismatch(settings.dim, len(vector))
+    largest = np.abs(vector).max(initial=0.0)
+    # Beyond float32's range counts as infinite: that is how it would be stored.
+    if not largest <= np.finfo(np.float32).max:
+        raise BadMemory("vector contains NaN or infinity")
+    if not settings.has_vectors:
+        raise BadMemory("this memory index stores no vectors; create it with MODE VECTOR or MODE HYBRID")
+    if settings.metric != "COSINE":
+        return vector
+    unit = normalised(vector)
+    if unit is None:
+        raise BadMemory("a zero vector has no direction to compare under COSINE")
+    return unit
+
+
+class Batch:
+    """Settles drafts one after another against a memory and the drafts before, changing nothing."""
+
+    def __init__(self, ctx: Client, key: bytes, memory: Memory) -> None:
+        self._ctx = ctx
+        self._key = key
+        self._memory = memory
+        self._written: dict[bytes, Put] = {}
+        self._new = 0
+        self._next_id = memory.next_id
+        self.entries: list[Put] = []
+
+    def settle(self, draft: Draft) -> bytes:
+        """Decide everything a draft leaves open; its id. Raises CommandError, BadMemory."""
+        now, config, settings = self._ctx.now, self._ctx.server.config, self._memory.settings
+        assert draft.text is not None
+        record_id = draft.id
+        next_id = self._next_id
+        if record_id is None:
+            number = self._memory.free_id(next_id)
+            while b"%d" % number in self._written:
+                number = self._memory.free_id(number + 1)
+            record_id, next_id = b"%d" % number, number + 1
+        old = self._existing(record_id)
+        if draft.condition and (draft.condition == b"XX") == (old is None):
+            raise CommandError("record existence condition not met")
+        limit = config["mem-max-records"]
+        if old is None and limit and len(self._memory) + self._new >= limit:
+            raise CommandError(f"memory index is full at mem-max-records ({limit})")
+        vector = b""
+        if draft.vector is not None:
+            vector = stored_vector(draft.vector, settings)
+        elif old is not None and (draft.keep_vector or old.text == draft.text):
+            vector = old.vector
+        if not vector and settings.mode == "VECTOR":
+            raise CommandError("a VECTOR-mode index needs a vector on every record")
+        written = now if draft.at is None else draft.at
+        meta = merged(old.meta if old is not None else (), draft.meta)
+        if old is None:
+            old = Existing(b"", b"", (), (), 0.5, written, 0)
+            self._new += 1
+        entry = Put(
+            key=self._key,
+            id=record_id,
+            text=draft.text,
+            vector=vector,
+            meta=meta,
+            tags=old.tags if draft.tags is None else draft.tags,
+            importance=old.importance if draft.importance is None else draft.importance,
+            created_at=old.created_at,
+            updated_at=written,
+            deadline=now + draft.ttl_s * 1000 if draft.ttl_s else old.deadline,
+            next_id=next_id,
+            max_words=config["mem-max-terms-per-doc"],
+            at=now,
+        )
+        self._next_id = next_id
+        self._written[record_id] = entry
+        self.entries.append(entry)
+        return record_id
+
+    def _existing(self, record_id: bytes) -> Existing | None:
+        put = self._written.get(record_id)
+        if put is not None:
+            return Existing(put.text, put.vector, put.meta, put.tags, put.importance, put.created_at, put.deadline)
+        slot = self._memory.slot(record_id)
+        if slot is None:
+            return None
+        table = self._memory.table
+        deadline = table.deadline(slot)
+        return Existing(
+            table.texts[slot],
+            table.vector(slot),
+            table.metas[slot],
+            table.tags[slot],
+            table.importance(slot),
+            table.created(slot),
+            deadline if deadline < NEVER else 0,
+        )
+
+    def commit(self, drafts: list[Draft]) -> None:
+        """Make them so, all or none, and announce them."""
+        server = self._ctx.server
+        server.commit_all(list(self.entries))
+        if server.pubsub.active:
+            for draft, entry in zip(drafts, self.entries, strict=True):
+                server.announce(self._key, b"add " + entry.id)
+                if draft.ttl_s:
+                    server.announce(self._key, b"ttl " + entry.id)
+
+
+def merged(old: tuple[bytes, ...], new: list[bytes]) -> tuple[bytes, ...]:
+    """Metadata with fields set: known ones keep their place, the others follow."""
+    if not new:
+        return old
+    fields = dict(zip(old[::2], old[1::2], strict=True))
+    fields.update(zip(new[::2], new[1::2], strict=True))
+    return tuple(word for pair in fields.items() for word in pair)
+
+
+@command(
+    "MEM.ADD",
+    arity=-4,
+    flags="write denyoom fast",
+    keys=(1, 1, 1),
+    group="memory",
+    usage=f"MEM.ADD key [ID id] {_ADD_USAGE}",
+    complexity="O(words + dim)",
+    options=_ADD_OPTIONS,
+)
+def add(ctx: Client, args: list[bytes]) -> bytes:
+    """Store a record, or write over the one with its id; its id."""
+    draft = read_draft(Words(args, 1), ctx.server.config)
+    batch = Batch(ctx, args[0], find(ctx, args[0]))
+    record_id = batch.settle(draft)
+    batch.commit([draft])
+    return record_id
+
+
+@command(
+    "MEM.MADD",
+    arity=-6,
+    flags="write denyoom",
+    keys=(1, 1, 1),
+    group="memory",
+    usage=f"MEM.MADD key n (RECORD [ID id] {_ADD_USAGE})*",
+    complexity="O(n * (words + dim))",
+    options=("n: how many records follow, each begun by the word RECORD", *_ADD_OPTIONS),
+)
+def madd(ctx: Client, args: list[bytes]) -> list[bytes]:
+    """Store several records, all or none; their ids."""
+    words = Words(args, 1)
+    count = words.integer()
+    if count < 1:
+        raise syntax_error()
+    drafts: list[Draft] = []
+    while len(drafts) < count:
+        if words.next().upper() != b"RECORD":
+            raise words.unexpected()
+        drafts.append(_in_record(len(drafts) + 1, lambda: read_draft(words, ctx.server.config, stop=b"RECORD")))
+    if words:
+        words.option()
+        raise words.unexpected()
+    batch = Batch(ctx, args[0], find(ctx, args[0]))
+    ids = [_in_record(number, partial(batch.settle, draft)) for number, draft in enumerate(drafts, 1)]
+    batch.commit(drafts)
+    return ids
+
+
+def _in_record(number: int, step: Callable[[], Any]) -> Any:
+    """Run `step`; what it refuses names the record."""
+    try:
+        return step()
+    except CommandError as error:
+        raise CommandError(f"record {number}: {error.message}", error.code) from error
+    except BadMemory as error:
+        raise CommandError(f"record {number}: {error}") from error
+
+
+@command(
+    "MEM.GET",
+    arity=-3,
+    flags="readonly fast",
+    keys=(1, 1, 1),
+    group="memory",
+    usage="MEM.GET key id [NOTEXT] [WITHMETA] [WITHVEC [FLOATS]]",
+    options=(
+        "NOTEXT: leave the text out",
+        "WITHMETA: with the metadata",
+        "WITHVEC [FLOATS]: with the stored vector, as float32 bytes or as numbers",
+    ),
+)
+def get(ctx: Client, args: list[bytes]) -> Any:
+    """Show a record, nil where there is none."""
+    words, flags = Words(args, 2), RecordFlags()
+    while words:
+        if not flags.read(words.option(), words):
+            raise words.unexpected()
+    memory = find(ctx, args[0])
+    slot = memory.slot(args[1])
+    return None if slot is None else record_map(memory.view(ctx.now), slot, flags)
+
+
+@command(
+    "MEM.MGET",
+    arity=-3,
+    flags="readonly fast",
+    keys=(1, 1, 1),
+    group="memory",
+    usage="MEM.MGET key id [id ...]",
+    complexity="O(ids)",
+)
+def mget(ctx: Client, args: list[bytes]) -> list[Any]:
+    """Show several records, nil for each that is not there."""
+    memory = find(ctx, args[0])
+    view, flags = memory.view(ctx.now), RecordFlags()
+    slots = [memory.slot(record_id) for record_id in args[1:]]
+    return [None if slot is None else record_map(view, slot, flags) for slot in slots]
+
+
+@command(
+    "MEM.DEL",
+    arity=-3,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="memory",
+    usage="MEM.DEL key id [id ...]",
+    complexity="O(ids)",
+)
+def delete(ctx: Client, args: list[bytes]) -> int:
+    """Delete records; how many there were."""
+    memory = find(ctx, args[0])
+    there = tuple(dict.fromkeys(record_id for record_id in args[1:] if record_id in memory))
+    remove(ctx, args[0], there)
+    return len(there)
+
+
+def remove(ctx: Client, key: bytes, ids: tuple[bytes, ...]) -> None:
+    """Delete records that are there, and announce it."""
+    if ids:
+        ctx.server.commit(Remove(key, ids, ctx.now))
+        for record_id in ids:
+            ctx.server.announce(key, b"del " + record_id)
+
+
+@command(
+    "MEM.SETMETA",
+    arity=-5,
+    flags="write denyoom fast",
+    keys=(1, 1, 1),
+    group="memory",
+    usage="MEM.SETMETA key id field value [field value ...]",
+    complexity="O(fields)",
+)
+def set_meta(ctx: Client, args: list[bytes]) -> int:
+    """Set metadata fields of a record; how many were new."""
+    if len(args) % 2:
+        raise CommandError("wrong number of arguments for 'mem.setmeta' command")
+    old = _meta_of(ctx, args)
+    new = merged(old, args[2:])
+    _commit_meta(ctx, args, old, new)
+    return (len(new) - len(old)) // 2
+
+
+@command(
+    "MEM.DELMETA",
+    arity=-4,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="memory",
+    usage="MEM.DELMETA key id field [field ...]",
+    complexity="O(fields)",
+)
+def del_meta(ctx: Client, args: list[bytes]) -> int:
+    """Remove metadata fields of a record; how many there were."""
+    old = _meta_of(ctx, args)
+    gone = set(args[2:])
+    new = tuple(word for at in range(0, len(old), 2) if old[at] not in gone for word in old[at : at + 2])
+    _commit_meta(ctx, args, old, new)
+    return (len(old) - len(new)) // 2
+
+
+def _meta_of(ctx: Client, args: list[bytes]) -> tuple[bytes, ...]:
+    memory = find(ctx, args[0])
+    slot = memory.slot(args[1])
+    if slot is None:
+        raise CommandError("no such record")
+    return memory.table.metas[slot]
+
+
+def _commit_meta(ctx: Client, args: list[bytes], old: tuple[bytes, ...], new: tuple[bytes, ...]) -> None:
+    if new != old:
+        ctx.server.commit(SetMeta(args[0], args[1], new, ctx.now))
+        ctx.server.announce(args[0], b"meta " + args[1])
+
+
+@command(
+    "MEM.EXPIRE",
+    arity=4,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="memory",
+    usage="MEM.EXPIRE key id seconds",
+    options=("seconds: 0 clears the deadline",),
+)
+def expire(ctx: Client, args: list[bytes]) -> int:
+    """Give a record a deadline, or clear it; 0 where there is no such record."""
+    seconds = Words(args, 2).integer()
+    if seconds < 0:
+        raise CommandError("TTL must not be negative")
+    check_ttl(seconds)
+    memory = find(ctx, args[0])
+    if args[1] not in memory:
+        return 0
+    ctx.server.commit(SetDeadline(args[0], args[1], ctx.now + seconds * 1000 if seconds else 0, ctx.now))
+    if seconds:
+        ctx.server.announce(args[0], b"ttl " + args[1])
+    return 1
+
+
+@command(
+    "MEM.SCAN",
+    arity=-3,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="memory",
+    usage="MEM.SCAN key cursor [COUNT n] [FILTER field op value]*",
+    complexity="O(count)",
+    options=(
+        "COUNT n: how many records a page looks at (10)",
+        "FILTER field op value: only those that pass; a page may be empty before the end",
+    ),
+)
+def scan(ctx: Client, args: list[bytes]) -> list[Any]:
+    """Walk all records, page by page: the next cursor (0 at the end) and ids."""
+    cursor = scan_cursor(args[1])
+    words, count, filters = Words(args, 2), 10, list[Clause]()
+    while words:
+        option = words.option()
+        if option == b"COUNT":
+            count = words.integer()
+            if count < 1:
+                raise syntax_error()
+        elif option == b"FILTER":
+            read_filter(words, filters, ctx.server.config)
+        else:
+            raise words.unexpected()
+    memory = find(ctx, args[0])
+    following, ids = memory.table.order.page(cursor, count)
+    if filters:
+        view = memory.view(ctx.now)
+        ids = [
+            record_id
+            for record_id in ids
+            if all(clause.matches(view.row(memory.table.by_id[record_id])) for clause in filters)
+        ]
+    return [b"%d" % following, ids]
+
+
+def scan_cursor(word: bytes) -> int:
+    """A cursor as SCAN and MEM.SCAN take it."""
+    if not word.isdigit() or len(word) > 20:
+        raise CommandError("invalid cursor")
+    return min(int(word), (1 << 63) - 1)

@@ -1,0 +1,99 @@
+"""Fixtures: one server for most tests, emptied and set back after each, and clients in every reply format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import hypothesis
+import pytest
+import redis
+from harness import FORMS, JUNE, Agent, Clock, Running, Wire
+
+#: RECALLD_LONG=1: as long as it takes, with other examples each time. Without it the same ones, in CI's time.
+LONG = bool(os.environ.get("RECALLD_LONG"))
+
+_QUIET = {"deadline": None, "print_blob": True, "suppress_health_check": list(hypothesis.HealthCheck)}
+hypothesis.settings.register_profile("ci", derandomize=True, database=None, **_QUIET)  # type: ignore[arg-type]
+hypothesis.settings.register_profile("long", max_examples=1_000, **_QUIET)  # type: ignore[arg-type]
+hypothesis.settings.load_profile("long" if LONG else "ci")
+
+
+@pytest.fixture(scope="session")
+def _shared() -> Iterator[tuple[Running, dict[bytes, bytes]]]:
+    with Running(clock=Clock()) as server:
+        settings = server.wire()("CONFIG", "GET", "mem-*")
+        yield server, dict(zip(settings[::2], settings[1::2], strict=True))
+
+
+@pytest.fixture
+def server(_shared: tuple[Running, dict[bytes, bytes]]) -> Iterator[Running]:
+    """An empty server at its defaults that keeps nothing, its clock at JUNE."""
+    running, settings = _shared
+    running.clock.now_ms = JUNE  # type: ignore[union-attr]
+    yield running
+    wire = running.wire()
+    wire("FLUSHALL")
+    wire("CONFIG", "SET", *(word for pair in settings.items() if pair[0] != b"mem-threads" for word in pair))
+    wire.close()
+
+
+@pytest.fixture
+def clock(server: Running) -> Clock:
+    """The server's clock."""
+    assert isinstance(server.clock, Clock)
+    return server.clock
+
+
+@pytest.fixture
+def r2(server: Running) -> Iterator[redis.Redis]:
+    """redis-py on RESP2."""
+    with server.client(2) as client:
+        yield client
+
+
+@pytest.fixture
+def r3(server: Running) -> Iterator[redis.Redis]:
+    """redis-py on RESP3."""
+    with server.client(3) as client:
+        yield client
+
+
+@pytest.fixture
+def wire(server: Running) -> Iterator[Wire]:
+    """A bare RESP2 connection."""
+    wire = server.wire(2)
+    yield wire
+    wire.close()
+
+
+@pytest.fixture
+def wire3(server: Running) -> Iterator[Wire]:
+    """A bare RESP3 connection."""
+    wire = server.wire(3)
+    yield wire
+    wire.close()
+
+
+@pytest.fixture(params=FORMS)
+def agent(server: Running, request: pytest.FixtureRequest) -> Iterator[Agent]:
+    """A client in each of the reply formats."""
+    agent = server.agent(request.param)
+    yield agent
+    agent.wire.close()
+
+
+@pytest.fixture
+def running(tmp_path: object) -> Iterator[Callable[..., Running]]:
+    """Start servers of a test's own, in this thread's process; all are stopped at its end."""
+    started: list[Running] = []
+
+    def start(**options: object) -> Running:
+        server = Running(**options)  # type: ignore[arg-type]
+        server.start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()

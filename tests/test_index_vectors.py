@@ -1,0 +1,141 @@
+"""Vectors: bounds that hold for certain, scores that do not depend on company, a sum that leaves no trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recalld.index import vectors
+from recalld.index.vectors import BLOCK, VectorTable, bounds, normalised, pairwise, similarities
+
+METRICS = ["COSINE", "L2", "IP"]
+
+
+def table(rows: np.ndarray, metric: str) -> VectorTable:
+    made = VectorTable(rows.shape[1], metric)
+    for slot, row in enumerate(rows):
+        made.append(row.astype(np.float32), slot)
+    return made
+
+
+def random_rows(rng: np.random.Generator, count: int, dim: int, metric: str) -> np.ndarray:
+    rows = rng.standard_normal((count, dim))
+    if metric == "COSINE":
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    # Lengths over twelve decades, some rows equal, some near-equal.
+    rows *= 10.0 ** rng.uniform(-6, 6, (count, 1))
+    rows[1::7] = rows[0::7][: len(rows[1::7])]
+    rows[2::7] = rows[0::7][: len(rows[2::7])] * (1 + 1e-7)
+    return rows.astype(np.float32)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("dim", [1, 2, 3, 17, 384, 4096])
+def test_bounds_hold_the_exact_similarity(metric, dim):
+    """Every row's exact similarity lies in its interval, whatever the lengths."""
+    rng = np.random.default_rng(dim)
+    rows = random_rows(rng, 200, dim, metric)
+    made = table(rows, metric)
+    for scale in (1e-20, 1.0, 1e20):
+        query = rng.standard_normal(dim) * scale
+        if metric == "COSINE":
+            query = normalised(query)
+        exact = similarities(made.blocks, np.arange(200), query, metric)
+        for chosen in (None, np.arange(0, 200, 3)):
+            low, high = bounds(made.blocks, 200, made.norms, query, metric, chosen)
+            wanted = exact if chosen is None else exact[chosen]
+            assert (low <= wanted).all()
+            assert (wanted <= high).all()
+
+
+def test_bounds_hold_where_float32_overflows():
+    """An inner product beyond float32 is looked at, not lost."""
+    rows = np.full((3, 4), 3e38, np.float32)
+    rows[1] = 1.0
+    made = table(rows, "IP")
+    query = np.full(4, 3e38)
+    exact = similarities(made.blocks, np.arange(3), query, "IP")
+    low, high = bounds(made.blocks, 3, made.norms, query, "IP", None)
+    assert np.isfinite(exact).all()
+    assert ((low <= exact) & (exact <= high)).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("dim", [1, 3, 8, 9, 127, 384, 1000])
+def test_a_score_does_not_depend_on_its_company(metric, dim):
+    """Scored alone, among a thousand, in any order: the same bits."""
+    rng = np.random.default_rng(7)
+    rows = random_rows(rng, 1500, dim, metric)
+    made = table(rows, metric)
+    query = normalised(rng.standard_normal(dim))
+    together = similarities(made.blocks, np.arange(1500), query, metric)
+    backwards = similarities(made.blocks, np.arange(1500)[::-1], query, metric)[::-1]
+    assert (together == backwards).all()
+    for row in rng.integers(0, 1500, 60).tolist():
+        assert similarities(made.blocks, np.array([row]), query, metric)[0] == together[row]
+
+
+def test_similarities_are_the_textbook_ones():
+    """cos = q.x / |q||x|; L2 = 1/(1+d): d((3,4),(0,0)) = 5 gives 1/6; IP = q.x."""
+    rows = np.array([[3, 4], [0, 2]], np.float32)
+    for metric, expected in (("L2", [1 / 6, 1 / 3]), ("IP", [0.0, 0.0])):
+        assert similarities(table(rows, metric).blocks, np.arange(2), np.zeros(2), metric).tolist() == expected
+    assert similarities(table(rows, "IP").blocks, np.arange(2), np.array([1.0, 2.0]), "IP").tolist() == [11.0, 4.0]
+    unit = table(np.array([[0.6, 0.8]], np.float32), "COSINE")
+    assert similarities(unit.blocks, np.arange(1), np.array([0.6, 0.8]), "COSINE")[0] == pytest.approx(1.0, abs=1e-7)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=60), st.integers(0, 1000))
+@settings(deadline=None)
+def test_the_sum_leaves_no_trace(steps, seed):
+    """After any adds and removals the sum is bit for bit that of what is left, added in another order."""
+    rng = np.random.default_rng(seed)
+    rows = random_rows(rng, 41, 5, "COSINE")
+    made = VectorTable(5, "COSINE")
+    alive: dict[int, int] = {}
+    for adding, which in steps:
+        if adding and which not in alive:
+            alive[which] = made.append(rows[which], which)
+        elif not adding and which in alive:
+            made.remove(alive.pop(which))
+    fresh = VectorTable(5, "COSINE")
+    for which in sorted(alive, reverse=True):
+        fresh.append(rows[which], which)
+    assert (made.sum == fresh.sum).all()
+    assert made.live == len(alive)
+
+
+def test_blocks_grow_without_moving_what_a_reader_counts_on():
+    """A reader's list of blocks still holds its rows after the table has grown past several blocks."""
+    made = VectorTable(3, "IP")
+    rows = np.arange(3 * (2 * BLOCK + 10), dtype=np.float32).reshape(-1, 3)
+    for slot in range(5):
+        made.append(rows[slot], slot)
+    seen = made.blocks
+    for slot in range(5, len(rows)):
+        made.append(rows[slot], slot)
+    assert len(made.blocks) == 3
+    assert (vectors.gather(seen, np.arange(5)) == rows[:5]).all()
+    chosen = np.array([0, BLOCK - 1, BLOCK, 2 * BLOCK, 2 * BLOCK + 9])
+    assert (vectors.gather(made.blocks, chosen) == rows[chosen]).all()
+    taken = made.taken(chosen.astype(np.int32), np.arange(5))
+    assert (vectors.gather(taken.blocks, np.arange(5)) == rows[chosen]).all()
+
+
+def test_normalising_survives_any_magnitude():
+    """[1e30, 1e30] and [1e-30, 1e-30] have a direction like any other."""
+    for scale in (1e-38, 1e-30, 1.0, 1e30, 3e38):
+        assert normalised(np.array([scale, scale])) == pytest.approx([2**-0.5, 2**-0.5], abs=1e-15)
+    assert normalised(np.zeros(3)) is None
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_pairwise_is_similarity(metric):
+    """The matrix for DIVERSITY holds the metric's similarities."""
+    rows = random_rows(np.random.default_rng(3), 6, 4, "COSINE")
+    made = table(rows, metric)
+    matrix = pairwise(rows.astype(np.float64), metric)
+    for number, row in enumerate(rows.astype(np.float64)):
+        assert matrix[number] == pytest.approx(similarities(made.blocks, np.arange(6), row, metric), abs=1e-7)
