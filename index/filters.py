@@ -24,6 +24,8 @@ from .errors import BadMemory
 Bools = npt.NDArray[np.bool_]
 
 OPERATORS = frozenset(("EQ", "NE", "GT", "GTE", "LT", "LTE", "IN", "NIN", "CONTAINS", "PREFIX", "EXISTS"))
+#: TAGS' own operator: one of these very bytes (EQ and IN would take `7` for `7.0`).
+HAS = "HAS"
 #: What a record has beside its metadata. A note has none of the last two rows.
 RESERVED = frozenset(
     (
@@ -102,6 +104,8 @@ class Clause:
         """Whether one value that is there passes an operator other than EXISTS."""
         op = self.op
         wanted = self.values[0]
+        if op == HAS:
+            return value in self.values
         if op == "EQ" or op == "IN":
             return any(equal(value, each) for each in self.values)
         if op == "NE" or op == "NIN":
@@ -256,6 +260,9 @@ class TagSlots:
         """bool (n,): the rows whose tags pass."""
         if clause.op == "EXISTS":
             chosen, inverted = self._all, clause.values != (b"1",)
+        elif clause.op == HAS:
+            known = (self._tags[tag] for tag in clause.values if tag in self._tags)
+            chosen, inverted = BitMap.union(BitMap(), *known), False
         else:
             inverted = clause.op in ("NE", "NIN")
             passing = (
@@ -263,7 +270,7 @@ class TagSlots:
                 for tag, slots in self._tags.items()
                 if (any(equal(tag, each) for each in clause.values) if inverted else clause.test(tag))
             )
-            chosen = BitMap.union(*passing, BitMap())
+            chosen = BitMap.union(BitMap(), *passing)
         mask = np.zeros(n, np.bool_)
         if chosen:
             slots = np.asarray(chosen.to_array(), np.int64)
@@ -316,8 +323,8 @@ def clause(field: bytes, op: bytes, value: bytes) -> Clause:
 def tag_clauses(mode: str, tags: Iterable[bytes]) -> list[Clause]:
     """`TAGS ANY|ALL`: one clause that any of the tags is there, or one for each."""
     if mode == "ANY":
-        return [Clause("@tags", b"", "IN", tuple(tags))]
-    return [Clause("@tags", b"", "EQ", (tag,)) for tag in tags]
+        return [Clause("@tags", b"", HAS, tuple(tags))]
+    return [Clause("@tags", b"", HAS, (tag,)) for tag in tags]
 
 
 def is_time(field: bytes, op: bytes) -> bool:

@@ -479,18 +479,20 @@ class _Ranking:
         raw = {"keyword": hit.keyword, "vector": hit.vector, "recency": hit.recency, "importance": hit.importance}
         parts: dict[str, Any] = {}
         for name in self._signals():
-            rank = float(ranks[name][at])
+            if raw[name] is None:  # the record does not have it
+                continue
+            rank = ranks[name][at]
             weight = self.weights[SIGNALS.index(name)] if fused else 1.0
             if not fused:
-                contribution = raw[name] or 0.0
+                contribution = raw[name]
             elif self.fusion == "LINEAR":
                 contribution = weight * float(scaled[name][at])
             else:
-                contribution = weight / (self.query.rrf_k + rank) if weight and rank == rank else 0.0
+                contribution = weight / (self.query.rrf_k + float(rank))
             parts[name] = {
                 "raw": raw[name],
                 "scaled": float(scaled[name][at]),
-                "rank": int(rank) if rank == rank else None,
+                "rank": int(rank),
                 "weight": weight,
                 "contribution": contribution,
             }

@@ -99,7 +99,9 @@ class Words:
             if len(blob) % 4:
                 raise CommandError("vector is not float32 bytes; its length must be a multiple of 4")
             return np.frombuffer(blob, "<f4").astype(np.float64)
-        return np.array([vector_number(word) for word in self.counted()], np.float64)
+        with np.errstate(over="ignore"):
+            # Rounded to float32 as VEC's bytes are, so that both spellings of a vector are one vector.
+            return np.array([vector_number(word) for word in self.counted()], np.float32).astype(np.float64)
 
 
 def integer(word: bytes) -> int:

@@ -32,6 +32,8 @@ log = logging.getLogger("recalld")
 
 HIGH_WATER = 1 << 20
 SLICE_S = 0.002
+# The input that is held is added up once so much has come: after each read it would be a fifteenth of a PING.
+MEASURE_BYTES = 1 << 16
 # Replies that may wait for threads per connection: a pipeline of slow queries is bounded by this, not by its length.
 MAX_WAITING = 256
 # The log position of a write that has not written yet: beyond any there is.
@@ -63,6 +65,7 @@ class Connection(asyncio.Protocol):
         self.waiting_bytes = 0
         self.futures = 0
         self.blocked: Waiting | None = None  # a write that goes on in a thread: what follows it must see its effect
+        self.unmeasured_bytes = 0
         self.running = False  # in `process`; what a command publishes to its own client comes behind its reply
         self.pushed: list[bytes] = []
         self.held: list[bytes] | None = None  # a command that CLIENT PAUSE holds back
@@ -105,11 +108,15 @@ class Connection(asyncio.Protocol):
         if self.closing:
             return
         self.parser.feed(data)
-        self.server.stats.input_bytes += len(data)
+        size = len(data)
+        self.server.stats.input_bytes += size
         self.process()
-        if self.parser.buffered_bytes > self.server.config["client-query-buffer-limit"]:
-            log.warning("Closing client that reached max query buffer length: %s", self.client.addr)
-            self.abort()
+        self.unmeasured_bytes += size
+        if self.unmeasured_bytes > MEASURE_BYTES:
+            self.unmeasured_bytes = 0
+            if self.parser.buffered_bytes > self.server.config["client-query-buffer-limit"]:
+                log.warning("Closing client that reached max query buffer length: %s", self.client.addr)
+                self.abort()
 
     # -- running commands
 
@@ -211,7 +218,7 @@ class Connection(asyncio.Protocol):
             if not reply.cancelled():
                 reply.exception()  # seen: nobody is left to hear of it
             return
-        self.drain()
+        self._drain()
         self.process()
 
     # -- replies
@@ -230,6 +237,11 @@ class Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Send what may leave by now."""
+        self._drain()
+        if self.client.close_after_reply or self.closing_after_input:
+            self._close_when_done()
+
+    def _drain(self) -> None:
         waiting = self.waiting
         if not waiting:
             return
@@ -253,8 +265,6 @@ class Connection(asyncio.Protocol):
             waiting.popleft()
         if out and not self.transport.is_closing():
             self.transport.write(b"".join(out))
-        if self.client.close_after_reply or self.closing_after_input:
-            self._close_when_done()
 
     def push(self, message: Any) -> None:
         """Send a pub/sub message behind the replies queued so far; a reader too slow for its limit is cut off."""

@@ -175,7 +175,7 @@ def search(ctx: Client, args: list[bytes]) -> Any:
 
 @command(
     "MEM.VSEARCH",
-    arity=-3,
+    arity=-2,
     flags="readonly",
     keys=(1, 1, 1),
     group="retrieval",
