@@ -61,14 +61,10 @@ def _append(parts: list[bytes], reply: Any, proto: int, keys: dict[str, bytes]) 
     scalars, prefixes = _SCALARS[proto], _PREFIXES[proto]
     kind = type(reply)
     if kind not in prefixes:
-        for kind in kind.__mro__:
-            if kind in scalars:
-                parts.append(scalars[kind](reply))
-                return
-            if kind in prefixes:
-                break
-        else:
-            raise TypeError(f"no encoding for a reply of type {type(reply).__name__}")
+        kind = _base(kind)
+        if kind in scalars:
+            parts.append(scalars[kind](reply))
+            return
 
     if kind is dict:
         parts.append(b"%b%d\r\n" % (prefixes[dict], len(reply) if proto == 3 else 2 * len(reply)))
@@ -95,6 +91,13 @@ def _append(parts: list[bytes], reply: Any, proto: int, keys: dict[str, bytes]) 
             parts.append(scalar(item))
         else:
             _append(parts, item, proto, keys)
+
+
+def _base(kind: type) -> type:
+    for base in kind.__mro__:
+        if base in _SCALARS[3] or base in _PREFIXES[3]:
+            return base
+    raise TypeError(f"no encoding for a reply of type {kind.__name__}")
 
 
 def _bulk(data: bytes) -> bytes:

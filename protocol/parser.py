@@ -273,7 +273,7 @@ class Parser:
 
     def _is_empty(self) -> bool:
         """Tell whether nothing is held, and if so be as new for the next chunk."""
-        if self._parts[-1] or self._i < self._last or self._pos < len(self._data) or self._chunks or self._want:
+        if self._parts[-1] or self._i < self._last or self._pos < len(self._data) or self._chunk_bytes or self._want:
             return False
         self._data = b""
         self._pos = self._strict_until = 0
@@ -392,7 +392,7 @@ class Parser:
         """Move the chunks behind what is left of the data; False if the next step needs more than they hold."""
         rest = self._data[self._pos :]
         self._pos = self._strict_until = 0
-        if self._chunks and self._chunk_bytes >= self._missing:
+        if 0 < self._chunk_bytes >= self._missing:
             self._data = b"".join((rest, *self._chunks))
             self._chunks.clear()
             self._chunk_bytes = self._missing = 0
@@ -403,7 +403,7 @@ class Parser:
                 self._partial = len(b"*%d\r\n" % (len(self._args) + self._want))
             self._partial += sum(len(b"$%d\r\n\r\n" % len(arg)) + len(arg) for arg in self._args[self._counted :])
             self._counted = len(self._args)
-        elif not rest and not self._chunks:
+        elif not rest and not self._chunk_bytes:
             self._idle = True
             self._missing = 0
         return False

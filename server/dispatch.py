@@ -27,8 +27,9 @@ _SUBSCRIBED = frozenset(
     {"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ping", "quit", "reset"}
 )
 
-# The spelling that arrived -> entry: most clients send one spelling, so the lower-casing is paid once.
-_spelled: dict[bytes, Command] = {}
+# The spelling that arrived -> entry of a command without subcommands: most clients send one spelling, so the
+# lower-casing is paid once.
+_plain: dict[bytes, Command] = {}
 _SPELLINGS_MAX = 4096
 
 
@@ -39,14 +40,12 @@ class Paused(Exception):
 def find(args: list[bytes]) -> tuple[Command, int]:
     """The table's entry for `args` and how many words name it (2 for a subcommand); raises CommandError."""
     name = args[0]
-    entry = _spelled.get(name)
+    entry = TABLE.get(name.lower().decode("latin-1"))
     if entry is None:
-        entry = TABLE.get(name.lower().decode("latin-1"))
-        if entry is None:
-            raise unknown_command(args)
-        if len(_spelled) < _SPELLINGS_MAX:
-            _spelled[name] = entry
+        raise unknown_command(args)
     if not entry.subcommands:
+        if len(_plain) < _SPELLINGS_MAX:
+            _plain[name] = entry
         return entry, 1
     if len(args) == 1:
         if entry.handler is not None:
@@ -79,7 +78,9 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
     server = ctx.server
     ctx.now = server.clock()
     try:
-        entry, words = find(args)
+        entry, words = _plain.get(args[0]), 1
+        if entry is None:
+            entry, words = find(args)
         if not entry.arity_ok(len(args)):
             raise wrong_arity(entry)
         name = entry.name

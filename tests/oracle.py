@@ -117,6 +117,7 @@ class Match:
     high: float
     signals: dict[str, Signal]
     term_parts: list[TermPart]
+    below_average: bool  # clearly, so that its scaled similarity is 0 to the last bit
     alike: tuple[object, ...]  # all that the score is made of
 
 
@@ -281,7 +282,9 @@ class Memory:
                 if raw is not None
             }
             linear = sum(s.low for s in signals.values())
-            matched.append(Match(record, keyword, similarity, linear, linear, linear, signals, parts[record.id], ()))
+            below = self.metric == "COSINE" and similarity is not None and similarity < g - CLOSE
+            scores = (linear, linear, linear)
+            matched.append(Match(record, keyword, similarity, *scores, signals, parts[record.id], below, ()))
 
         survivors = [m for m in matched if survives(m.record, q.filters, q.tags)]
         _rank(survivors)
@@ -409,8 +412,8 @@ def _alike(match: Match, rrf: bool) -> tuple[object, ...]:
     for name, signal in match.signals.items():
         if not signal.weight:
             continue
-        below_average = name == "vector" and signal.scaled == 0.0 and not rrf
-        made_of.append((name, 0.0 if below_average else _source(match, name)))
+        nothing = name == "vector" and match.below_average and not rrf
+        made_of.append((name, 0.0 if nothing else _source(match, name)))
     return tuple(made_of)
 
 

@@ -188,11 +188,8 @@ def maps(server: Running) -> Agent:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("mode", ["HYBRID", "VECTOR", "SEARCH"])
+@pytest.mark.parametrize(("mode", "metric"), [*itertools.product(["HYBRID", "VECTOR"], METRICS), ("SEARCH", "COSINE")])
 def test_random_memories(maps: Agent, mode: str, metric: str, size: int) -> None:
-    if mode == "SEARCH" and metric != "COSINE":
-        pytest.skip("no vectors, no metric")
     memory = fill(maps, mode, metric, size, 3, grid, 1)
     for query in queries(memory, grid, 200 if LONG else 12 if size > 100 else 25, size):
         check(maps, memory, query, JUNE)

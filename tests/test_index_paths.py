@@ -1,0 +1,140 @@
+"""One answer, whichever path found it: forward scan or posting lists, record by record or encoded columns, few rows
+gathered or all scanned. The small paths are held to the oracle over the wire (test_oracle_*.py); here large memories
+are held to the small paths, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recalld.index import columns, filters, ranking
+from recalld.index.analyzer import Vocabulary
+from recalld.index.filters import OPERATORS, clause, tag_clauses
+from recalld.index.memory import NEVER, Memory, run
+from recalld.index.query import Query
+from recalld.index.settings import Settings
+from recalld.index.vectors import normalised
+
+ROWS = 1700
+DIM = 5
+WORDS = [f"word{number}" for number in range(60)]
+VALUES = [b"1", b"1.0", b"01", b"2", b"-3", b"1e3", b"apple", b"apple pie", b"", b"zebra", b"100000000000000000001"]
+
+
+def fill(memory: Memory, seed: int) -> None:
+    """Records with many ties, some rewritten, some removed, some without a vector or words."""
+    rng = np.random.default_rng(seed)
+    cosine = memory.settings.metric == "COSINE"
+    for number in range(ROWS):
+        text = " ".join(rng.choice(WORDS, rng.integers(0, 9)))
+        vector = rng.integers(-2, 3, DIM).astype(np.float64)
+        blob = b""
+        if vector.any() and number % 11:
+            stored = normalised(vector) if cosine else vector * 10.0 ** rng.integers(-3, 4)
+            blob = stored.astype("<f4").tobytes()
+        meta = (b"kind", VALUES[rng.integers(len(VALUES))]) if number % 5 else ()
+        if number % 3 == 0:
+            meta += (b"n", b"%d" % rng.integers(-50, 50))
+        tags = tuple(b"t%d" % tag for tag in sorted(set(rng.integers(0, 6, rng.integers(0, 4)).tolist())))
+        at = int(rng.integers(0, 40)) * 1000
+        memory.put(
+            b"%d" % rng.integers(0, ROWS),
+            text.encode(),
+            blob,
+            meta,
+            tags,
+            importance=float(rng.integers(0, 5)) / 4,
+            created_at=at // 2,
+            updated_at=at,
+            deadline=NEVER,
+            max_words=100,
+            at=at,
+        )
+        if number % 13 == 0:
+            gone = next(iter(memory.table.by_id))
+            memory.remove(gone, at)
+
+
+def queries(seed: int, metric: str) -> list[Query]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for number in range(40):
+        vector = rng.standard_normal(DIM)
+        if metric == "COSINE":
+            vector = normalised(vector)
+        query = Query(
+            kind=["fused", "fused", "keyword", "vector"][number % 4],
+            text=" ".join(rng.choice(WORDS, 3)).encode() if number % 5 else b"word1 word1 unknown",
+            vector=vector if number % 3 else None,
+            top_k=int(rng.integers(1, 60)),
+            offset=int(rng.integers(0, 20)),
+            fusion=["LINEAR", "RRF"][number % 2],
+            weights=[None, (1.0, 1.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0), (0.2, 0.3, 0.4, 0.1)][number % 4],
+            half_life=int(rng.integers(1, 100)),
+            explain=number % 7 == 0,
+        )
+        if query.kind == "keyword":
+            query.vector = None
+        if query.kind == "vector":
+            query.text, query.vector = None, vector
+        if number % 4 == 1:
+            query.min_score = 0.3
+        if number % 6 == 1:
+            query.diversity = 0.7
+        if number % 8 == 2 and query.vector is not None:
+            query.min_sim = 0.2
+        if number % 3 == 2:
+            query.filters = [clause(b"kind", b"NE", b"1"), *tag_clauses("ANY", [b"t1", b"t2"])]
+        if number % 9 == 4:
+            query.filters = [clause(b"@updated_at", b"GTE", b"30000"), clause(b"n", b"LT", b"-20")]
+        made.append(query)
+    return made
+
+
+def answers(memory: Memory, asked: list[Query]) -> list[object]:
+    found = []
+    for query in asked:
+        result = run(memory.plan(query, 45_000))
+        hits = [(memory.table.ids[h.slot], h.score, h.keyword, h.vector, h.recency, h.explain) for h in result.hits]
+        found.append((hits, result.matched, result.filtered, result.below))
+    return found
+
+
+@pytest.mark.parametrize("metric", ["COSINE", "L2", "IP"])
+def test_large_and_small_paths_agree_to_the_bit(monkeypatch, metric):
+    """The same records, kept with and without postings and columns, with and without gathering."""
+    settings = Settings(dim=DIM, metric=metric, lang="none")
+    large = Memory(settings, Vocabulary(), 0)
+    fill(large, 1)
+    assert large.table.postings is not None
+    expected = answers(large, queries(2, metric))
+    monkeypatch.setattr(ranking, "_GATHER_BELOW", 0)
+    assert answers(large, queries(2, metric)) == expected
+    monkeypatch.setattr(ranking, "_GATHER_BELOW", 10**9)
+    assert answers(large, queries(2, metric)) == expected
+    monkeypatch.setattr(columns, "POSTINGS_MIN", 10**9)
+    monkeypatch.setattr(filters, "COLUMNS_MIN", 10**9)
+    small = Memory(settings, Vocabulary(), 0)
+    fill(small, 1)
+    assert small.table.postings is None
+    assert answers(small, queries(2, metric)) == expected
+    assert small.term_count() == large.term_count()
+
+
+def test_filters_agree_row_by_row(monkeypatch):
+    """Each operator on each kind of field: `mask` passes exactly the rows that `matches` passes."""
+    memory = Memory(Settings(mode="SEARCH", lang="none"), Vocabulary(), 0)
+    fill(memory, 3)
+    view = memory.view(50_000)
+    assert view.n >= filters.COLUMNS_MIN
+    fields = [b"kind", b"n", b"absent", b"@tags", b"@importance", b"@created_at", b"@updated_at", b"@id", b"@text"]
+    fields += [b"@kind", b"@cid", b"@subject"]
+    wanted = [b"1", b"1.00", b"0.5", b"t1", b"apple", b"7,apple,t2,1,12000", b"note", b"word1", b"12000", b"1e3", b""]
+    for field in fields:
+        for operator in sorted(OPERATORS):
+            for value in (b"0", b"1") if operator == "EXISTS" else wanted:
+                made = clause(field, operator.encode(), value)
+                expected = [made.matches(view.row(slot)) for slot in range(view.n)]
+                assert made.mask(view).tolist() == expected, (field, operator, value)
+    for made in tag_clauses("ANY", [b"t1", b"t9"]) + tag_clauses("ALL", [b"t1", b"t2"]):
+        assert made.mask(view).tolist() == [made.matches(view.row(slot)) for slot in range(view.n)]
