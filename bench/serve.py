@@ -83,7 +83,7 @@ def bench_ping(servers: Sequence[Running], rounds: int, scale: float) -> list[di
         case: dict[str, Any] = {"connections": connections, "pipeline": depth, "requests": requests}
         case |= {name: {key: median([r[key] for r in runs]) for key in runs[0]} for name, runs in seen.items()}
         if "redis-server" in case:
-            case["ratio"] = case["recalld"]["rate"] / case["redis-server"]["rate"]
+            case["ratio"] = case["recalld"]["per_s"] / case["redis-server"]["per_s"]
         cases.append(case)
 
     rows = [
@@ -110,7 +110,7 @@ def _redis_benchmark(program: str, port: int, connections: int, depth: int, requ
     if head is None:
         raise SystemExit(f"redis-benchmark said nothing usable:\n{done.stdout}{done.stderr}")
     row = next(csv.DictReader(lines[head:]))
-    return {"rate": float(row["rps"]), "p50_ms": float(row["p50_latency_ms"]), "p99_ms": float(row["p99_latency_ms"])}
+    return {"per_s": float(row["rps"]), "p50_ms": float(row["p50_latency_ms"]), "p99_ms": float(row["p99_latency_ms"])}
 
 
 def _own_ping(port: int, connections: int, depth: int, requests: int) -> dict[str, float]:
@@ -120,7 +120,7 @@ def _own_ping(port: int, connections: int, depth: int, requests: int) -> dict[st
 
 
 def summary(load: Load) -> dict[str, float]:
-    return {"rate": load.rate, "p50_ms": load.ms(50), "p99_ms": load.ms(99)}
+    return {"per_s": load.rate, "p50_ms": load.ms(50), "p99_ms": load.ms(99)}
 
 
 # -- memory
@@ -189,7 +189,7 @@ def bench_madd(server: Running, data: Data, key: str) -> dict[str, Any]:
         _expect_card(server, key, records)
         link.call(encode("DEL", key))
     row = {"records": records, "way": f"MEM.MADD of {MADD_RECORDS}", "added": records}
-    return row | summary(load) | {"rate": records / load.elapsed_s}
+    return row | summary(load) | {"per_s": records / load.elapsed_s}
 
 
 def _expect_card(server: Running, key: str, records: int) -> None:
@@ -233,14 +233,14 @@ def resident_mib(server: Running) -> float:
 
 def hammer(port: int, commands: Sequence[bytes], stop: Event, ready: Event, rate: Any) -> None:
     """Run queries back to back on one connection until told to stop: a client process of its own."""
-    started = time.perf_counter()
-    number = 0
     with Link(port) as link:
+        started = time.perf_counter()
+        number = 0
         while not stop.is_set():
             link.call(commands[number % len(commands)])
             number += 1
             ready.set()
-    rate.value = number / (time.perf_counter() - started)
+        rate.value = number / (time.perf_counter() - started)
 
 
 def bench_stall(server: Running, data: Data, key: str, scale: float) -> list[dict[str, Any]]:
@@ -264,7 +264,7 @@ def bench_stall(server: Running, data: Data, key: str, scale: float) -> list[dic
         ping(name)
         stop.set()
         neighbour.join()
-        rows[-1]["queries_per_s"] = rate.value
+        rows[-1]["neighbours_per_s"] = rate.value
     return rows
 
 
@@ -338,7 +338,9 @@ def bench_memories(server: Running, options: argparse.Namespace, sections: list[
 
     if "memory" in sections:
         results |= {"adds": adds, "queries": queries, "resident": sizes}
-        print_records(f"adds, one run; text and {DIM} dims; latency: of a command, of a batch where pipelined", adds)
+        print_records(
+            f"records added, one run; text and {DIM} dims; latencies are of a command, of a batch where pipelined", adds
+        )
         print_records(f"queries, top 10, medians of {options.rounds} rounds", queries)
         print_records("resident memory of the server's process, before and after a memory is filled by MEM.ADD", sizes)
     if "stall" in sections:

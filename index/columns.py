@@ -193,7 +193,8 @@ class Table:
 
     def alive(self) -> Bools:
         """bool (n,): the rows alive now."""
-        return self.wide[DEAD_AT, : self.n] == NEVER
+        living: Bools = self.wide[DEAD_AT, : self.n] == NEVER
+        return living
 
     def term_count(self) -> int:
         """How many distinct terms the live records hold."""
@@ -257,6 +258,53 @@ class Table:
             twin.wide = np.empty((6, _FIRST_CAPACITY), np.int64)
             twin.narrow = np.empty((3, _FIRST_CAPACITY), np.int32)
         return twin, keep
+
+    @classmethod
+    def restored(
+        cls,
+        settings: Settings,
+        ids: list[bytes],
+        texts: list[bytes],
+        metas: list[tuple[bytes, ...]],
+        tags: list[tuple[bytes, ...]],
+        wide: list[npt.NDArray[Any]],
+        doc_len: Int32s,
+        has_vector: npt.NDArray[np.uint8],
+        term_counts: npt.NDArray[np.uint32],
+        fwd_terms: npt.NDArray[np.uint32],
+        fwd_halves: npt.NDArray[np.uint16],
+        postings: Postings | None,
+        vectors: VectorTable | None,
+        next_serial: int,
+    ) -> Table:
+        """A table of live rows; `wide` is created, updated, deadline, serial (int64) and importance (float64).
+
+        The forward index may be read-only: it is replaced when it grows.
+        """
+        table = cls(settings)
+        n = table.n = table.live = len(ids)
+        table.ids, table.texts, table.metas, table.tags = ids, texts, metas, tags
+        table.by_id = {record_id: slot for slot, record_id in enumerate(ids)}
+        if n:
+            created, updated, deadline, serial, importance = wide
+            table.wide = np.empty((6, n), np.int64)
+            table.wide[CREATED], table.wide[UPDATED], table.wide[DEADLINE] = created, updated, deadline
+            table.wide[SERIAL], table.wide[IMPORTANCE] = serial, importance.view(np.int64)
+            table.wide[DEAD_AT] = NEVER
+            table.narrow = np.empty((3, n), np.int32)
+            table.narrow[DOC_LEN] = doc_len
+            table.narrow[VROW] = np.where(has_vector, np.cumsum(has_vector, dtype=np.int32) - 1, -1)
+            table.narrow[TERMS_END] = np.cumsum(term_counts, dtype=np.int32)
+            table.total_len = int(doc_len.sum(dtype=np.int64))
+            by_serial = np.argsort(table.wide[SERIAL])
+            table.order = ScanOrder.restored(
+                table.wide[SERIAL][by_serial].tolist(), [ids[slot] for slot in by_serial.tolist()], next_serial
+            )
+            table.fwd_terms, table.fwd_halves = fwd_terms, fwd_halves
+        table.order.next_serial = next_serial
+        table.postings = postings
+        table.vectors = vectors
+        return table
 
     def copy(self) -> Table:
         """An independent twin, dead rows left out."""

@@ -224,7 +224,8 @@ class FieldColumn:
         absent = clause._any(())
         codes = self._codes[:n]
         if clause.op == "EXISTS":
-            return (codes > 0) != absent
+            there: Bools = (codes > 0) != absent
+            return there
         test = clause.test
         passes = np.fromiter(
             (absent, *(test(value) for value in self._values)), np.bool_, len(self._values) + 1

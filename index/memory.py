@@ -6,13 +6,13 @@ argument. All of them run on the server's loop; `run(plan)` alone may run in a t
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from . import ranking
 from .analyzer import Analyzer, Document, QueryTerm, Vocabulary, analyzer_for
-from .columns import DEAD_AT, DOC_LEN, NEVER, SERIAL, Table
+from .columns import DEAD_AT, DEADLINE, DOC_LEN, NEVER, SERIAL, Table
 from .postings import PostingList
 from .query import Query, Result
 from .ranking import Plan
@@ -207,6 +207,21 @@ class Memory:
         twin.table = self.table.copy()
         twin._due = list(self._due)
         return twin
+
+    @classmethod
+    def restored(
+        cls, settings: Settings, vocabulary: Vocabulary, table: Table, next_id: int, created_at: int, updated_at: int
+    ) -> Memory:
+        """A memory over a table of live rows, as a base file holds it."""
+        memory = cls(settings, vocabulary, created_at)
+        memory.updated_at = updated_at
+        memory.next_id = next_id
+        memory.table = table
+        deadlines = table.wide[DEADLINE, : table.n]
+        memory._due = [(table.deadline(slot), table.ids[slot]) for slot in np.flatnonzero(deadlines < NEVER).tolist()]
+        heapify(memory._due)
+        memory.next_deadline = memory._due[0][0] if memory._due else NEVER
+        return memory
 
     def _changed(self, at: int) -> None:
         self.updated_at = at

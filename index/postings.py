@@ -8,6 +8,7 @@ dead slots, which the reader masks; `df` counts live records only, so a score ne
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,23 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 
 _FIRST_CAPACITY = 4
+
+
+class Packed(NamedTuple):
+    """All lists behind one another: `lengths[i]` postings of `terms[i]`, terms ascending, slots ascending in each."""
+
+    terms: npt.NDArray[np.uint32]
+    lengths: Int64s
+    data: Int64s
+
+
+def pack(slots: Int64s, terms: npt.NDArray[np.uint32], halves: npt.NDArray[np.uint16]) -> Packed:
+    """The lists of rows given as parallel arrays (one element per row and term), slots ascending."""
+    order = np.argsort(terms, kind="stable")
+    sorted_terms = terms[order]
+    starts = np.flatnonzero(np.diff(sorted_terms, prepend=np.int64(-1)))
+    lengths = np.diff(starts, append=len(order))
+    return Packed(sorted_terms[starts], lengths, ((slots << 16) | halves)[order])
 
 
 class PostingList:
@@ -47,17 +65,26 @@ class Postings:
     ) -> Postings:
         """Postings of rows given as parallel arrays (one element per row and term), slots ascending."""
         postings = cls()
+        packed = pack(slots, terms, halves)
+        starts = np.cumsum(packed.lengths) - packed.lengths
         order = np.argsort(terms, kind="stable")
-        packed = ((slots << 16) | halves)[order]
-        sorted_terms = terms[order]
-        starts = np.flatnonzero(np.diff(sorted_terms, prepend=np.int64(-1)))
         live = np.add.reduceat(alive[order].astype(np.int64), starts) if len(starts) else starts
-        ends = np.append(starts[1:], len(packed))
-        for term, start, end, df in zip(
-            sorted_terms[starts].tolist(), starts.tolist(), ends.tolist(), live.tolist(), strict=True
+        for term, start, length, df in zip(
+            packed.terms.tolist(), starts.tolist(), packed.lengths.tolist(), live.tolist(), strict=True
         ):
-            postings._lists[term] = PostingList(packed[start:end].copy(), end - start, df)
+            postings._lists[term] = PostingList(packed.data[start : start + length].copy(), length, df)
         postings.live_terms = int(np.count_nonzero(live))
+        return postings
+
+    @classmethod
+    def restored(cls, packed: Packed) -> Postings:
+        """Postings of live rows only, as `pack` gave them. The lists are views of `packed.data` until they grow."""
+        postings = cls()
+        data, lists, start = packed.data, postings._lists, 0
+        for term, length in zip(packed.terms.tolist(), packed.lengths.tolist(), strict=True):
+            lists[term] = PostingList(data[start : start + length], length, length)
+            start += length
+        postings.live_terms = len(lists)
         return postings
 
     def get(self, term: int) -> PostingList | None:

@@ -72,6 +72,15 @@ class ScanOrder(Generic[T]):
                 return item
         return None
 
+    @classmethod
+    def restored(cls, serials: list[int], items: list[T], next_serial: int) -> ScanOrder[T]:
+        """An order of these items, by ascending serial."""
+        order: ScanOrder[T] = cls()
+        order.next_serial = next_serial
+        order._serials = array("q", serials)
+        order._items = list(items)
+        return order
+
     def copy(self) -> ScanOrder[T]:
         twin: ScanOrder[T] = ScanOrder()
         twin.next_serial = self.next_serial

@@ -11,6 +11,8 @@ Under COSINE a stored row is a unit vector up to float32 rounding; `similarities
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +20,7 @@ Floats32 = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+T = TypeVar("T", bound=np.generic)
 
 BLOCK = 4096
 _FIRST_ROWS = 8
@@ -83,7 +86,8 @@ class VectorTable:
             self.sum = self.sum - _fixed(self.row(row))
 
     def row(self, row: int) -> Floats32:
-        return self.blocks[row // BLOCK][row % BLOCK]
+        vector: Floats32 = self.blocks[row // BLOCK][row % BLOCK]
+        return vector
 
     def taken(self, rows: Int32s, slots: Int64s) -> VectorTable:
         """A new table of these rows, all live, for the slots given."""
@@ -103,6 +107,21 @@ class VectorTable:
             twin.norms = self.norms[rows]
         return twin
 
+    @classmethod
+    def restored(cls, rows: Floats32, metric: str, slots: Int64s, derived: npt.NDArray[np.generic]) -> VectorTable:
+        """A table over `rows` (n, dim), all live and never written: the blocks are views of it. `derived` is the sum
+        (dim,) under COSINE, else the squared lengths (n,)."""
+        table = cls(rows.shape[1], metric)
+        table.n = table.live = len(rows)
+        if len(rows):
+            table.slots = slots.astype(np.int32)
+            table.blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+        if metric == "COSINE":
+            table.sum = derived.astype(np.int64)
+        elif len(rows):
+            table.norms = derived.astype(np.float64)
+        return table
+
     def nbytes(self) -> int:
         return sum(block.nbytes for block in self.blocks) + self.slots.nbytes + self.norms.nbytes + self.sum.nbytes
 
@@ -120,7 +139,8 @@ def normalised(vector: Floats) -> Floats | None:
 def gather(blocks: list[Floats32], rows: npt.NDArray[np.integer]) -> Floats32:
     """The rows (m, dim) by vrow."""
     if len(blocks) == 1:
-        return blocks[0][rows]
+        only: Floats32 = blocks[0][rows]
+        return only
     dim = blocks[0].shape[1]
     out = np.empty((len(rows), dim), np.float32)
     block_of = rows // BLOCK
@@ -180,9 +200,9 @@ def bounds(
         return products - error, products + error
     squares = norms[:n] if rows is None else norms[rows]
     lengths = np.sqrt(squares)
-    error = gamma * lengths + lost
+    errors: Floats = gamma * lengths + lost
     with np.errstate(invalid="ignore", over="ignore"):
-        low, high = (products - error) * scale, (products + error) * scale
+        low, high = (products - errors) * scale, (products + errors) * scale
         # Rows whose float32 product overflowed are looked at whatever the others are.
         wild = ~np.isfinite(products)
         if metric == "IP":
@@ -221,7 +241,7 @@ def _fixed(vector: Floats32) -> Int64s:
     return fixed
 
 
-def _doubled(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:  # type: ignore[type-arg]
-    new = np.empty(max(_FIRST_ROWS, 2 * len(array)), array.dtype)
+def _doubled(array: npt.NDArray[T]) -> npt.NDArray[T]:
+    new: npt.NDArray[T] = np.empty(max(_FIRST_ROWS, 2 * len(array)), array.dtype)
     new[: len(array)] = array
     return new

@@ -15,6 +15,7 @@ from .columns import (
     DEADLINE,
     DOC_LEN,
     IMPORTANCE,
+    SERIAL,
     TERMS_END,
     UPDATED,
     VROW,
@@ -26,7 +27,7 @@ from .columns import (
 )
 from .filters import Columns, Record
 from .settings import Settings
-from .vectors import BLOCK
+from .vectors import BLOCK, gather
 
 
 class View:
@@ -132,6 +133,18 @@ class View:
             int(self._wide[UPDATED, slot]),
         )
 
+
+    @property
+    def deadlines(self) -> Int64s:
+        return self._wide[DEADLINE, : self.n]
+
+    @property
+    def serials(self) -> Int64s:
+        return self._wide[SERIAL, : self.n]
+
+    def gather(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+        """Vectors (m, dim) by their row."""
+        return gather(self.blocks, rows)
 
     def is_of(self, table: Table) -> bool:
         """Whether slots mean the same here and in `table`."""

@@ -301,8 +301,8 @@ def read_groups(file: IO[bytes], path: str) -> Iterator[tuple[int, list[Entry]]]
 
 def _damaged(path: str, offset: int, why: str) -> LogDamaged:
     return LogDamaged(
-        f"{path} is damaged at or after offset {offset}: {why}. Restore the file from a backup, or cut it there and lose"
-        " what follows; nothing was changed."
+        f"{path} is damaged at or after offset {offset}: {why}. Restore the file from a backup, or cut it there and"
+        " lose what follows; nothing was changed."
     )
 
 

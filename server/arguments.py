@@ -76,7 +76,7 @@ class Words:
             raise not_an_integer()
         return self.several(count)
 
-    def float(self) -> float:
+    def real(self) -> float:
         return real(self.next())
 
     def weight(self) -> float:

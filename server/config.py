@@ -287,6 +287,7 @@ OPTIONS: dict[str, Option] = {
         Option("appendonly", Bool(), "yes", mutable=False),
         Option("dir", Str(), ".", mutable=False),
         Option("appendfilename", FileName(), "appendonly.aof", mutable=False),
+        Option("save", Enum(""), "", mutable=False),
         Option("appendfsync", Enum("everysec", "always", "no"), "everysec"),
         Option("aof-load-truncated", Bool(), "yes"),
         # ranking

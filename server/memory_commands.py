@@ -59,12 +59,12 @@ def _setting(option: bytes, words: Words) -> dict[str, Any] | None:
     if option == b"FUSION":
         return {"fusion": words.enum(*FUSIONS)}
     if option == b"K1":
-        k1 = words.float()
+        k1 = words.real()
         if not (math.isfinite(k1) and k1 >= 0):
             raise CommandError("K1 must be finite and non-negative")
         return {"k1": k1}
     if option == b"B":
-        b = words.float()
+        b = words.real()
         if not 0 <= b <= 1:
             raise CommandError("B must be between 0 and 1")
         return {"b": b}

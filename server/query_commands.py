@@ -82,7 +82,7 @@ def _read(ctx: Client, words: Words, query: Query) -> Request:
             if query.offset < 0:
                 raise CommandError("OFFSET must not be negative")
         elif option == b"MINSCORE":
-            query.min_score = words.float()
+            query.min_score = words.real()
         elif option == b"FILTER":
             read_filter(words, query.filters, config)
         elif option == b"TAGS":
@@ -115,9 +115,9 @@ def _fused(option: bytes, words: Words, query: Query) -> bool:
     elif option == b"HALFLIFE":
         query.half_life = half_life(words)
     elif option == b"MINSIM":
-        query.min_sim = words.float()
+        query.min_sim = words.real()
     elif option == b"DIVERSITY":
-        query.diversity = words.float()
+        query.diversity = words.real()
         if not 0 <= query.diversity <= 1:
             raise CommandError("DIVERSITY must be between 0 and 1")
     else:

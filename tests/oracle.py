@@ -11,6 +11,7 @@ the order of ties: newer `updated_at` first, then the smaller id.
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import itertools
 import math
@@ -41,7 +42,12 @@ TermPart = tuple[str, float, float, float]
 
 def float32(values: Iterable[float]) -> Vector:
     values = tuple(values)
-    return struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}f", *values))
+    return struct.unpack(f"<{len(values)}f", blob(values))
+
+
+def blob(vector: Vector) -> bytes:
+    """VEC's value: little-endian float32."""
+    return struct.pack(f"<{len(vector)}f", *vector)
 
 
 def unit(vector: Vector) -> Vector:
@@ -59,8 +65,10 @@ def cid(text: bytes) -> bytes:
     return b"b" + base64.b32encode(digest).rstrip(b"=").lower()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Record:
+    """As stored; a change is a new one."""
+
     id: bytes
     text: bytes
     vector: Vector | None
@@ -94,6 +102,27 @@ class Query:
     rrf_k: int = 60
     minsim: float | None = None
     diversity: float | None = None
+
+    def words(self, key: bytes = b"ns") -> list[bytes | str | int | float]:
+        """The command that asks it."""
+        words: list[bytes | str | int | float] = [f"MEM.{self.kind}", key]
+        if self.text is not None:
+            words += [self.text] if self.kind == "SEARCH" else ["TEXT", self.text]
+        if self.vector is not None:
+            words += ["VEC", blob(self.vector)]
+        for clause in self.filters:
+            words += ["FILTER", *clause]
+        for how, tags in self.tags:
+            words += ["TAGS", how, len(tags), *tags]
+        for name in ("minscore", "half_life", "fusion", "minsim", "diversity"):
+            value = getattr(self, name)
+            if value is not None:
+                words += [name.replace("_", ""), value]
+        if self.weights is not None:
+            words += ["WEIGHTS", *self.weights]
+        if self.rrf_k != 60:
+            words += ["RRFK", self.rrf_k]
+        return words
 
 
 @dataclass
@@ -141,6 +170,12 @@ class Memory:
         self.analyzer = Analyzer(lang, Vocabulary())
         self.records: dict[bytes, Record] = {}
         self.next_id = 1
+
+    def copy(self) -> Memory:
+        """An independent twin: records are never changed in place."""
+        twin = copy.copy(self)
+        twin.records = dict(self.records)
+        return twin
 
     # -- records
 

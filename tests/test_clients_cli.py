@@ -20,13 +20,19 @@ from harness import JUNE, PATIENCE_S, Running, pack
 
 CLI = shutil.which("redis-cli") or ""
 BENCHMARK = shutil.which("redis-benchmark")
-# Before version 6 it had no -3, and before 7 neither --json nor COMMAND DOCS.
-_FOUND = re.search(
-    r"redis-cli (\d+)", subprocess.run([CLI, "--version"], capture_output=True, text=True).stdout if CLI else ""
-)
-VERSION = int(_FOUND[1]) if _FOUND else 0
 
-pytestmark = pytest.mark.skipif(VERSION < 7, reason="needs redis-cli 7 or newer on PATH (Debian: redis-tools)")
+
+def _version(program: str) -> int:
+    """The major version; 0 where there is no such program."""
+    if not program:
+        return 0
+    said = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"redis-cli (\d+)", said)
+    return int(found[1]) if found else 0
+
+
+# Before 7 it had neither --json nor COMMAND DOCS.
+pytestmark = pytest.mark.skipif(_version(CLI) < 7, reason="needs redis-cli 7 or newer on PATH (Debian: redis-tools)")
 
 KEY = "user:123"
 
@@ -184,7 +190,6 @@ def test_scan(filled: Cli) -> None:
     filled("COPY", KEY, "team:7")
     assert sorted(filled("--scan").split()) == ["team:7", KEY]
     assert filled("--scan", "--pattern", "user:*").split() == [KEY]
-    assert sorted(filled("--scan", "--count", 1).split()) == ["team:7", KEY]
 
 
 @pytest.mark.parametrize("mode", ("--bigkeys", "--memkeys"))

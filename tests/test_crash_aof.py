@@ -6,7 +6,6 @@ import asyncio
 import os
 
 import pytest
-
 from recalld.index.settings import Settings
 from recalld.server import aof
 from recalld.server.aof import FileLog, LogDamaged, load, pack

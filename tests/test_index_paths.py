@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from recalld.index import columns, filters, ranking
 from recalld.index.analyzer import Vocabulary
 from recalld.index.filters import OPERATORS, clause, tag_clauses

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from recalld.index import vectors
 from recalld.index.vectors import BLOCK, VectorTable, bounds, normalised, pairwise, similarities
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-
 from recalld.index.analyzer import Vocabulary
 from recalld.index.memory import NEVER, Memory, run
 from recalld.index.query import Query
@@ -43,7 +42,9 @@ records = st.tuples(
 )
 
 
-@given(st.lists(records, max_size=12), st.lists(st.one_of(records, st.sampled_from([b"a", b"b", b"c", b"d"])), max_size=12))
+@given(
+    st.lists(records, max_size=12), st.lists(st.one_of(records, st.sampled_from([b"a", b"b", b"c", b"d"])), max_size=12)
+)
 def test_a_plan_answers_for_its_moment(before, after):
     """A plan made before some writes gives afterwards what it gave at once."""
     memory = make()

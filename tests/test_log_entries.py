@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from recalld.index.settings import FUSIONS, METRICS, MODES, Settings
 from recalld.server import entries
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import struct
 from collections.abc import Callable
 
 import pytest
 from conftest import LONG
 from harness import DAY, JUNE, Agent, Running, Wire, Word
-from oracle import Answer, Filter, Memory, Query, TagTest, Vector
+from oracle import Answer, Filter, Memory, Query, TagTest, Vector, blob
 
 WORDS = [f"w{i}" for i in range(30)] + ["running", "runs", "user_id", "id", "café", "cafe", "the", "of"]
 METRICS = ("COSINE", "L2", "IP")
@@ -49,42 +48,10 @@ def magnitudes(chance: random.Random, dim: int) -> Vector:
 MAKES: dict[str, Make] = {"grid": grid, "smooth": smooth, "clustered": clustered, "magnitudes": magnitudes}
 
 
-def vec(vector: Vector) -> bytes:
-    return struct.pack(f"<{len(vector)}f", *vector)
-
-
-def words_of(query: Query) -> list[Word]:
-    """The command of a query, for key `ns`."""
-    words: list[Word] = [f"MEM.{query.kind}", "ns"]
-    if query.text is not None:
-        words += [query.text] if query.kind == "SEARCH" else ["TEXT", query.text]
-    if query.vector is not None:
-        words += ["VEC", vec(query.vector)]
-    for name, op, value in query.filters:
-        words += ["FILTER", name, op, value]
-    for how, tags in query.tags:
-        words += ["TAGS", how, len(tags), *tags]
-    options = (
-        ("MINSCORE", query.minscore),
-        ("HALFLIFE", query.half_life),
-        ("FUSION", query.fusion),
-        ("MINSIM", query.minsim),
-        ("DIVERSITY", query.diversity),
-    )
-    for name, value in options:
-        if value is not None:
-            words += [name, value]
-    if query.weights is not None:
-        words += ["WEIGHTS", *query.weights]
-    if query.rrf_k != 60:
-        words += ["RRFK", query.rrf_k]
-    return words
-
-
-def check(agent: Agent, memory: Memory, query: Query, now: int) -> Answer:
+def check(agent: Agent, memory: Memory, query: Query, now: int, key: bytes = b"ns") -> Answer:
     """Ask the server, compare every hit, then its pages and its counts; the oracle's answer."""
     answer = memory.answer(query, now)
-    words = words_of(query)
+    words = query.words(key)
     hits = agent.hits(*words, "TOPK", 100_000, "NOTEXT")
     answer.check([(hit.id, hit.score) for hit in hits])
     ids = [hit.id for hit in hits]
@@ -120,7 +87,7 @@ def fill(
         record_id = b"%x" % (i * 7919 % 65536)
         memory.add(JUNE, record_id, text, vector, meta, tags, importance, at=at)
         batch += ["RECORD", "ID", record_id, "TEXT", text, "IMPORTANCE", importance, "AT", at, "TAGS", len(tags), *tags]
-        batch += [] if vector is None else ["VEC", vec(vector)]
+        batch += [] if vector is None else ["VEC", blob(vector)]
         batch += itertools.chain.from_iterable(("META", name, value) for name, value in meta)
     if size:
         agent("MEM.MADD", "ns", size, *batch)
@@ -223,9 +190,9 @@ def test_statistics_follow_every_write(maps: Agent) -> None:
         else:
             text = " ".join(chance.choices(WORDS, k=5)).encode()
             vector = grid(chance, 3)
-            maps("MEM.ADD", "ns", "ID", record_id, "TEXT", text, "VEC", vec(vector), "AT", JUNE)
+            maps("MEM.ADD", "ns", "ID", record_id, "TEXT", text, "VEC", blob(vector), "AT", JUNE)
             memory.add(JUNE, record_id, text, vector, at=JUNE)
-        hits = maps.hits(*words_of(query), "TOPK", 1000, "NOTEXT")
+        hits = maps.hits(*query.words(), "TOPK", 1000, "NOTEXT")
         memory.answer(query, JUNE).check([(hit.id, hit.score) for hit in hits])
         info = maps.map("MEM.INFO", "ns")
         for name, value in memory.info().items():
@@ -250,7 +217,7 @@ def test_explanations(maps: Agent, fusion: str) -> None:
         base.diversity = None
         answer = memory.answer(base, JUNE)
         expected = {match.record.id: match for match in answer.hits}
-        hits = maps.hits(*words_of(base), "TOPK", 1000, "NOTEXT", "EXPLAIN", "WITHSCORES")
+        hits = maps.hits(*base.words(), "TOPK", 1000, "NOTEXT", "EXPLAIN", "WITHSCORES")
         answer.check([(hit.id, hit.score) for hit in hits])
         for hit in hits:
             match = expected[hit.id]
@@ -278,7 +245,7 @@ def test_mem_explain_knows_the_rank_of_every_record(maps: Agent) -> None:
     """The place that the record has in the query's own reply, or why it has none."""
     memory = fill(maps, "HYBRID", "L2", 60, 2, grid, 7)
     for query in [q for q in queries(memory, grid, 30, 7) if q.kind == "QUERY"][:10]:
-        words = words_of(query)
+        words = query.words()
         places = {record_id: at for at, record_id in enumerate(maps.ids(*words, "TOPK", 100_000, "NOTEXT"), 1)}
         for record_id in memory.records:
             shown = maps.map("MEM.EXPLAIN", "ns", record_id, *words[2:], "TOPK", 100_000)
@@ -293,7 +260,7 @@ def test_a_scan_in_a_thread_sees_one_moment(maps: Agent, server: Running) -> Non
     best = [match.record.id for match in memory.answer(query, JUNE).hits][:200]
     commands: list[list[Word]] = []
     for record_id in best[:50]:
-        commands += [[*words_of(query), "TOPK", 3, "NOTEXT"], ["MEM.DEL", "ns", record_id]]
+        commands += [[*query.words(), "TOPK", 3, "NOTEXT"], ["MEM.DEL", "ns", record_id]]
     wire: Wire = server.wire()
     replies = wire.pipeline(*commands)
     for at, hits in enumerate(replies[::2]):

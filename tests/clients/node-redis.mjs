@@ -84,7 +84,7 @@ const cases = (client, resp) => ({
     await fill(client);
     assert.deepEqual(await heard, [`__mem__:${KEY}`, 'add m1']);
     await subscriber.unsubscribe(`__mem__:${KEY}`);
-    assert.equal(await subscriber.ping(), 'PONG');
+    assert.equal(String(await subscriber.ping()), 'PONG'); // version 6 gives a Buffer on RESP2
     await (major >= 5 ? subscriber.close() : subscriber.quit());
   },
 
@@ -94,7 +94,7 @@ const cases = (client, resp) => ({
     const text = Buffer.from([0, 255, 13, 10, 128]);
     await client.sendCommand(['MEM.ADD', KEY, 'ID', 'raw', 'TEXT', text]);
     const typeMapping = { [RESP_TYPES.BLOB_STRING]: Buffer };
-    const record = await client.withTypeMapping(typeMapping).sendCommand(['MEM.GET', KEY, 'raw', 'WITHMETA']);
+    const record = await client.sendCommand(['MEM.GET', KEY, 'raw'], { typeMapping });
     const found = Array.isArray(record) ? record[3] : asObject(record).text;
     assert.deepEqual(found, text);
   },
