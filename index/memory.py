@@ -294,7 +294,11 @@ class Memory:
 
     def _compact_if_worth(self) -> None:
         if self.wants_compaction and self.table.n <= COMPACT_ON_LOOP:
-            self.table, _ = self.table.compacted(self.table.n, self.table.sequence)
+            self.compact()
+
+    def compact(self) -> None:
+        """Drop the dead rows, here and now."""
+        self.table, _ = self.table.compacted(self.table.n, self.table.sequence)
 
     def compaction(self) -> Compaction:
         """Begin a compaction that a thread does."""

@@ -15,6 +15,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _MIN_HOLES = 64
+# However small its count, a page looks at so many places: a short list full of holes is then one page, not many.
+_MIN_PLACES = 256
 
 
 class ScanOrder(Generic[T]):
@@ -54,8 +56,8 @@ class ScanOrder(Generic[T]):
         at = bisect_left(self._serials, cursor)
         found: list[T] = []
         end = len(self._items)
-        # A page looks at twice its count at most, so that a run of holes costs pages, not one long page.
-        stop = min(end, at + 2 * count)
+        # A page looks at twice its count or little more, so that a run of holes costs pages, not one long page.
+        stop = min(end, at + max(2 * count, _MIN_PLACES))
         while at < stop and len(found) < count:
             item = self._items[at]
             at += 1

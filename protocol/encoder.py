@@ -9,7 +9,9 @@
     a subclass    is encoded as its nearest base that has an encoding
     any other     raises TypeError with the type's name, and nothing is sent
 
-@@TABLE@@
+Microseconds (CPython 3.11, AMD EPYC, best of 25): OK 0.13, an integer 0.2, a short bulk 0.2, a float 0.5, a hit of 10
+fields 8, 1000 such hits (half of the fields floats, one a list) 5200, 1000 maps of 10 short bulks 2700, a bulk of 20 MB
+1100.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from .reply import OK, PONG, QUEUED, ErrorReply, NullArrayType, Push, Replies, S
 Scalar = Callable[[Any], bytes]
 
 CRLF: Final = b"\r\n"
-_INT64: Final = range(-(2**63), 2**63)
+# Not a range(): `in` walks through it number by number for a subclass of int.
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
 _LINE_BREAKS: Final = str.maketrans("\r\n", "  ")
 _STATUS: Final = {status: f"+{status}\r\n".encode() for status in (OK, PONG, QUEUED)}
 # Made once, as adding three pieces takes 0.1 us and formatting them 0.13.
@@ -129,11 +133,11 @@ def _line(text: str) -> bytes:
 
 
 def _integer(number: int) -> bytes:
-    return b":%d\r\n" % number if number in _INT64 else b"(%d\r\n" % number
+    return b":%d\r\n" % number if _INT64_MIN <= number <= _INT64_MAX else b"(%d\r\n" % number
 
 
 def _integer2(number: int) -> bytes:
-    return b":%d\r\n" % number if number in _INT64 else _bulk(b"%d" % number)
+    return b":%d\r\n" % number if _INT64_MIN <= number <= _INT64_MAX else _bulk(b"%d" % number)
 
 
 def _double(number: float) -> bytes:

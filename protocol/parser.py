@@ -30,7 +30,23 @@ There are two ways through, equal in result (the tests hold both against a plain
              laxity, an error: all fail that comparison.
     strict   Header by header, argument by argument, wherever a window was of no use.
 
-@@TABLE@@
+Microseconds per command through feed() and next_command(), with the None at the end of each chunk, beside the ways not
+taken: splitting the whole chunk, walking from header to header, and hiredis.Reader, believed where
+hiredis.pack_command makes the same bytes of what it read. CPython 3.11, hiredis 3.5, AMD EPYC, best of 25 runs in turns.
+
+                                                       here    split   walk    hiredis
+    PING, alone in its chunk                            0.81    1.03    1.11    0.82
+    100 PING in a chunk                                 0.35    0.58    0.90    0.37
+    MEM.QUERY, 6 short arguments, alone                 1.20    1.38    2.50    1.36
+    100 MEM.ADD in a chunk, 6 short arguments           0.90    1.02    2.51    0.89
+    MEM.ADD with a vector of 1536 bytes, alone          2.93    2.82    2.69    1.65
+    the same, a stream in chunks of 64 KiB              2.71    2.81    2.72    1.80
+    the same with 6144 bytes                            3.42    8.14    3.49    3.15
+    MEM.DEL with 300 arguments, alone                     38      26      95      37
+
+hiredis breaks rule 4: `*1\\r\\n>100000000\\r\\n` kept Reader busy for 2 s and took 780 MB, for a list that never came.
+A regular expression that keeps such counts from it costs as much as it saves (1.02 for the 100 MEM.ADD, 2.53 for the
+stream).
 """
 
 from __future__ import annotations
@@ -49,7 +65,11 @@ MAX_ARGS: Final = 1024 * 1024
 UNAUTHENTICATED_ARGS: Final = 10
 UNAUTHENTICATED_BULK_BYTES: Final = 16384
 
-# @@WINDOW@@
+# The window. Splitting costs about a nanosecond a byte, so a window must be long enough for many small commands and
+# short where a large value comes, on which it is wasted. So behind a command with an argument above BIG, the next
+# window takes in what usually stands before such an argument, and the argument itself is cut out by its length.
+# Measured as above: 100 MEM.ADD with WIDE = 1024 / 2048 / 8192 / 16384: 1.04 / 0.93 / 0.91 / 0.92 us; the stream of
+# 1536-byte vectors with NARROW = 128 / 256 / without: 2.55 / 2.70 / 4.36 us (texts differ in length, hence 256).
 WIDE: Final = 8192
 NARROW: Final = 256
 BIG: Final = 512
@@ -64,7 +84,8 @@ _UNUSUAL: Final = 2**63  # longer than any
 _COUNTS: Final = {b"*%d" % n: n for n in range(1, 1025)}
 _NO_WINDOW: Final = [b""]
 
-_INT64: Final = range(-(2**63), 2**63)
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
 
 # Redis's sdssplitargs, one token: plain bytes, then perhaps a quoted piece, which must end the token. Vertical tab and
 # form feed stand between tokens, yet do not end a plain one.
@@ -88,7 +109,7 @@ def _integer(digits: bytes) -> int | None:
     except ValueError:
         return None
     # int() takes +1, 01, 1_0 and more.
-    return number if b"%d" % number == digits and number in _INT64 else None
+    return number if b"%d" % number == digits and _INT64_MIN <= number <= _INT64_MAX else None
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
@@ -334,7 +355,7 @@ class Parser:
         if eol < 0 and len(data) - pos > self._max_inline:
             self._fail("too big inline request" if inline else "too big mbulk count string")
         if inline and eol >= 0:
-            args = split_inline(data[pos:eol].removesuffix(b"\r"))
+            args = split_inline(data[pos:eol])  # its CR is a blank
             if args is None:
                 self._fail("unbalanced quotes in request")
             self._args = args
@@ -403,7 +424,7 @@ class Parser:
                 self._partial = len(b"*%d\r\n" % (len(self._args) + self._want))
             self._partial += sum(len(b"$%d\r\n\r\n" % len(arg)) + len(arg) for arg in self._args[self._counted :])
             self._counted = len(self._args)
-        elif not rest and not self._chunk_bytes:
+        elif not rest:
             self._idle = True
             self._missing = 0
         return False

@@ -1,69 +1,64 @@
-"""The append-only file, first form: one file, RESP commands, replayed at start.
+"""The log: what was applied is appended, synced by policy, and decides when replies may leave.
 
-    file   := header group*
-    header := *3 "RECALLD" "AOF" "1"                      the format's name and version
-    group  := entry                                       one settled command, see entries.py
-            | *1 "MULTI" entry+ *1 "EXEC"                 several that apply together or not at all
+    always     replies leave after the fsync that covers what they show; a thread writes and syncs for all clients at
+               once, and what comes meanwhile is the next batch
+    everysec   a write's reply leaves once write(2) has returned; a thread syncs every second. While a sync runs,
+               nothing is written to that file (it would block the loop on most file systems): what comes is
+               acknowledged from memory for up to two seconds, and longer than that only reads are answered
+    no         as everysec, without the syncs
 
-Every command is a RESP array of bulk strings, in the one canonical spelling. A group counts once its last byte is
-there: a file that ends inside one is what a crash leaves, so that tail is cut (or refused, `aof-load-truncated no`)
-and the log says how much. Bytes that are no RESP, or commands that are no entries, are damage: the server refuses to
-start, names the offset and touches nothing.
-
-`appendfsync always` releases replies after the fsync that covers them, which a thread does for all clients at once;
-the entries of the meantime gather for the next one. `everysec` and `no` release them when write(2) returned.
+Rule 1: entries reach the file in the order in which they were applied, each group whole.
+Rule 2: after a failed write or sync, what may not be on the disk is cut off the file, kept in memory, and written
+        again before anything else, every second until it works. Meanwhile writes are refused (`failure`), and the
+        writes whose replies had not left are answered with an error: they may or may not be kept.
+Rule 3: only the thread of the log touches the manifest.
 """
 
 from __future__ import annotations
 
-import fcntl
+import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hiredis import pack_command as _pack_command
-
-from ..protocol.errors import ProtocolError
-from ..protocol.parser import Parser
-from .entries import Entry, decode
+from ..index.analyzer import Vocabulary
+from . import incr, manifest
+from .base import BaseDamaged, Frozen, freeze, read_base, write_base
+from .entries import Entry
+from .files import Files, Lock, Locked
+from .incr import IncrReader, IncrWriter, LogDamaged, encode_group, read_format_1
+from .keyspace import Keyspace
+from .manifest import LOCK, TEMP, Manifest, base_name, incr_name, survey
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
     from .connection import Connection
 
 log = logging.getLogger("recalld")
 
+T = TypeVar("T")
 
-
-def pack(words: Iterable[bytes]) -> bytes:
-    """A command in RESP, the canonical spelling."""
-    packed: bytes = _pack_command(tuple(words))  # type: ignore[arg-type]  # its stub wants a tuple of one
-    return packed
-
-
-HEADER = pack((b"RECALLD", b"AOF", b"1"))
-_MULTI = pack((b"MULTI",))
-_EXEC = pack((b"EXEC",))
-_CHUNK = 1 << 20
-
-
-class LogDamaged(Exception):
-    """The file is not one this server wrote: where, and what to do."""
+# How long `everysec` acknowledges writes that a running sync keeps from the file.
+_STALL_S = 2.0
 
 
 class Log:
-    """A log that keeps nothing: `appendonly no`, and the base of the file.
+    """A log that keeps nothing: `appendonly no`, and the base of the one in files.
 
-    `position` counts the bytes appended, `released` those whose replies may leave; `waiters` are the connections to
-    `drain` when `released` moves. `failure` is why writes are refused, None while they are not.
+    `position` counts the bytes appended. A write's reply leaves once `released` has reached its position, and so does
+    a read's where `gates_reads`; `waiters` are the connections to `drain` when `released` moves. What is below
+    `durable` is on the disk. `failure` is why writes are refused, None while they are not.
     """
+
+    keeps = False
+    gates_reads = False
 
     def __init__(self) -> None:
         self.position = 0
         self.released = 0
+        self.durable = 0
         self.waiters: set[Connection] = set()
         self.failure: str | None = None
 
@@ -71,138 +66,149 @@ class Log:
         """Log entries that belong together."""
 
     def flush(self) -> None:
-        """Hand what was appended to the system, at the end of a loop tick."""
+        """Write what was appended, or see that it is written."""
 
     def every_second(self) -> None:
-        """Fsync by policy, retry after a failure."""
+        """Sync by policy, retry after a failure."""
 
-    def close(self) -> None:
+    async def wait_durable(self, position: int) -> None:
+        """Return once everything below `position` is on the disk."""
+
+    async def close(self) -> None:
         """Write and sync what is left."""
-
-    def set_policy(self, policy: str) -> None:
-        """Follow CONFIG SET appendfsync."""
 
 
 class FileLog(Log):
-    """The append-only file at `path`, opened for appending; the caller has replayed it."""
+    """The log in `dir`/appendonlydir. `load` opens it; everything but the thread's jobs runs on the loop."""
 
-    def __init__(self, path: str, policy: str, loop: AbstractEventLoop) -> None:
+    keeps = True
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        current: Manifest,
+        writer: IncrWriter,
+        lock: Lock,
+        policy: str,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         super().__init__()
-        self.path = path
-        self.policy = policy
+        self._files = files
+        self._folder = folder
+        self._manifest = current
+        self._writer = writer
+        self._lock = lock
         self._loop = loop
-        self._buffer: list[bytes] = []
-        self._file = _open(path)
-        self._size = self._file.seek(0, os.SEEK_END)
         self._thread = ThreadPoolExecutor(1, "aof")
-        self._syncing: Future[None] | None = None
+        self._buffer: list[bytes] = []  # groups not written yet
+        self._unsynced: list[bytes] = []  # groups written since the last sync, to be written again where it fails
+        self._synced = writer.mark
+        self._job: Future[Any] | None = None  # what the thread does now; meanwhile the loop leaves the file alone
+        self._job_began = 0.0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._durable_waits: list[tuple[int, asyncio.Future[None]]] = []
+        self._manifest_owed = False  # the one in the folder may not be `_manifest` yet
         self._scheduled = False
-        self._unsynced = False
-        self._waited_s = 0
+        self.base_size = self._size_of_base()
+        self._older_incrs = sum(self._file_size(incr_name(current.prefix, seq)) for seq in current.incrs[:-1])
+        self.set_policy(policy)
+
+    def set_policy(self, policy: str) -> None:
+        """Follow CONFIG SET appendfsync."""
+        self.policy = policy
+        self.gates_reads = policy == "always"
+        self.flush()
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
-        return self._size
+        """Bytes of the files that make up the state."""
+        return self.base_size + self._older_incrs + self._writer.size
+
+    # -- appending
 
     def append(self, group: list[Entry]) -> None:
-        parts = [pack(entry.encode()) for entry in group]
-        data: bytes = parts[0] if len(parts) == 1 else b"".join((_MULTI, *parts, _EXEC))
+        data = encode_group(group)
         self._buffer.append(data)
         self.position += len(data)
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._scheduled = False
+        self.flush()
 
     def flush(self) -> None:
-        self._scheduled = False
         if not self._buffer or self.failure is not None:
             return
-        if self._syncing is not None:
-            # write(2) on a file that is being synced blocks on most file systems, and the loop with it. With
-            # `always` the next sync is due anyway; with `everysec` replies wait up to two seconds, as in Redis.
-            if self.policy == "always" or self._waited_s < 2:
-                return
-            log.warning("Asynchronous AOF fsync is taking too long (disk is busy?). Writing without waiting.")
-        data, self._buffer = self._buffer, []
+        if self._job is not None:
+            if self.policy != "always" and self._loop.time() - self._job_began < _STALL_S:
+                self._release(self.position)
+            return
+        groups, self._buffer = self._buffer, []
         if self.policy == "always":
-            position = self.position
-            self._syncing = self._thread.submit(self._write_and_sync, data)
-            self._syncing.add_done_callback(
-                lambda done: self._loop.call_soon_threadsafe(self._synced, done, data, position)
-            )
+            self._start(lambda: self._write_and_sync(groups), self.position, groups)
             return
         try:
-            self._write(data)
+            self._writer.write(groups)
         except OSError as error:
-            self._fail(error, data)
+            self._fail(error, groups)
             return
-        self._unsynced = True
+        self._unsynced += groups
         self._release(self.position)
 
-    def every_second(self) -> None:
-        if self.failure is not None:
-            self._recover()
-        if self._syncing is not None:
-            self._waited_s += 1
-            self.flush()
-        elif self._unsynced and self.policy == "everysec":
-            self._unsynced = False
-            self._waited_s = 0
-            self._syncing = self._thread.submit(os.fsync, self._file.fileno())
-            self._syncing.add_done_callback(
-                lambda done: self._loop.call_soon_threadsafe(self._synced, done, [], self.released)
-            )
+    def _write_and_sync(self, groups: list[bytes]) -> None:
+        if self._manifest_owed:
+            manifest.write(self._files, self._folder, self._manifest)
+            self._manifest_owed = False
+        if groups:
+            self._writer.write(groups)
+        self._writer.sync()
 
-    def set_policy(self, policy: str) -> None:
-        self.policy = policy
-        if policy != "always" and self._syncing is None:
-            self.flush()
+    # -- the thread's jobs
 
-    def close(self) -> None:
-        self._thread.shutdown(wait=True)
-        if self.failure is None:
-            self._write(self._buffer)
-            os.fsync(self._file.fileno())
-        self._file.close()
+    def _start(
+        self, work: Callable[[], None], position: int, groups: list[bytes], then: Callable[[], None] | None = None
+    ) -> None:
+        """Run `work` in the thread: it writes `groups`, if any, and syncs, so that all below `position` is durable.
 
-    # -- in the thread for `always`, on the loop otherwise
+        `then` runs on the loop where that worked, before anything else is written.
+        """
+        self._idle.clear()
+        self._job_began = self._loop.time()
+        self._job = job = self._thread.submit(work)
+        job.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._finished, done, position, groups, then)
+        )
 
-    def _write(self, data: list[bytes]) -> None:
-        """Append all of `data` or, where that fails, nothing of it."""
-        blob = memoryview(b"".join(data))
-        written = 0
-        try:
-            while written < len(blob):
-                written += os.write(self._file.fileno(), blob[written:])
-        except OSError:
-            os.ftruncate(self._file.fileno(), self._size)
-            raise
-        self._size += written
-
-    def _write_and_sync(self, data: list[bytes]) -> None:
-        before = self._size
-        self._write(data)
-        try:
-            os.fsync(self._file.fileno())
-        except OSError:
-            os.ftruncate(self._file.fileno(), before)
-            self._size = before
-            raise
-
-    # -- back on the loop
-
-    def _synced(self, done: Future[None], data: list[bytes], position: int) -> None:
-        self._syncing = None
-        self._waited_s = 0
+    def _finished(
+        self, done: Future[None], position: int, groups: list[bytes], then: Callable[[], None] | None
+    ) -> None:
+        self._job = None
+        self._idle.set()
         error = done.exception()
         if isinstance(error, OSError):
-            self._fail(error, data)
+            self._fail(error, groups)
             return
         if error is not None:
-            raise error
-        if data:
-            self._release(position)
+            log.critical("the thread of the log failed", exc_info=error)
+            self._fail(OSError(0, str(error)), groups)
+            return
+        self._unsynced.clear()  # nothing is written to the file while a job runs
+        self._synced = self._writer.mark
+        self.durable = max(self.durable, position)
+        for wait in self._durable_waits:
+            if wait[0] <= self.durable and not wait[1].done():
+                wait[1].set_result(None)
+        self._durable_waits = [wait for wait in self._durable_waits if not wait[1].done()]
+        if self.failure is not None:
+            self.failure = None
+            log.warning("AOF write error looks solved, writes are accepted again.")
+        if then is not None:
+            then()
+        self._release(max(self.released, position))
         self.flush()
 
     def _release(self, position: int) -> None:
@@ -211,103 +217,248 @@ class FileLog(Log):
         for connection in waiters:
             connection.drain()
 
-    def _fail(self, error: OSError, data: list[bytes]) -> None:
-        # What is in memory but not in the file stays here, in order, and goes first once the disk is back: the
-        # replies that depend on it wait, so nothing is acknowledged that is not logged.
-        self._buffer[:0] = data
-        self.failure = (
-            "Errors writing to the AOF file: "
-            f"{error.strerror or error}. Writes are refused until it can be written again; reads go on."
-        )
-        log.error("Error writing to the AOF file %s: %s", self.path, error)
-
-    def _recover(self) -> None:
-        self.failure = None
-        self.flush()
-        if self.failure is None:
-            log.warning("AOF write error looks solved, writes are accepted again.")
-
-
-def _open(path: str) -> IO[bytes]:
-    file = open(path, "ab", buffering=0)  # noqa: SIM115 - it lives as long as the log
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise LogDamaged(f"{path} is in use by another server") from error
-    if file.seek(0, os.SEEK_END) == 0:
-        file.write(HEADER)
-        os.fsync(file.fileno())
-    return file
-
-
-def load(path: str, apply: Callable[[Entry], None], *, cut_tail: bool) -> int:
-    """Replay the file at `path` through `apply`; how many entries. A torn tail is cut off, or raises LogDamaged."""
-    if not os.path.exists(path) or os.path.getsize(path) == 0:
-        return 0
-    count = 0
-    with open(path, "rb") as file:
-        whole = 0
-        for end, group in read_groups(file, path):
-            try:
-                for entry in group:
-                    apply(entry)
-            except KeyError as error:
-                raise _damaged(path, whole, f"an entry is about a key or record that is not there: {error}") from error
-            count += len(group)
-            whole = end
-        size = file.seek(0, os.SEEK_END)
-    if whole < size:
-        if not cut_tail:
-            raise LogDamaged(
-                f"{path} ends in the middle of an entry: {size - whole} bytes from offset {whole} on. With"
-                " `aof-load-truncated yes` they are cut and the rest is loaded."
-            )
-        log.warning("%s: cut a torn tail of %d bytes at offset %d", path, size - whole, whole)
-        with open(path, "r+b") as file:
-            file.truncate(whole)
-            os.fsync(file.fileno())
-    return count
-
-
-def read_groups(file: IO[bytes], path: str) -> Iterator[tuple[int, list[Entry]]]:
-    """Each whole group of the file with the offset where it ends; the header is an empty group."""
-    parser = Parser(max_bulk_bytes=1 << 40)
-    fed = offset = 0
-    group: list[Entry] | None = None
-    while chunk := file.read(_CHUNK):
-        parser.feed(chunk)
-        fed += len(chunk)
+    def _fail(self, error: OSError, groups: list[bytes]) -> None:
+        """Cut what may not be on the disk, keep it to be written again, refuse writes."""
+        self._buffer[:0] = [*self._unsynced, *groups]
+        self._unsynced.clear()
         try:
-            while (words := parser.next_command()) is not None:
-                start, offset = offset, offset + len(pack(words))
-                if start == 0:
-                    _check_header(words)
-                    yield offset, []
-                elif words == [b"MULTI"]:
-                    group = []
-                elif words == [b"EXEC"] and group is not None:
-                    yield offset, group
-                    group = None
-                elif group is not None:
-                    group.append(decode(words))
-                else:
-                    yield offset, [decode(words)]
-        except (ProtocolError, ValueError) as error:
-            raise _damaged(path, offset, str(error)) from error
-        if offset + parser.buffered_bytes != fed:
-            raise _damaged(path, offset, "an entry is not in the canonical spelling")
+            self._writer.rewind(self._synced)
+        except OSError as again:
+            log.error("The AOF cannot be cut back to what is synced, which goes first once it can: %s", again)
+        why = error.strerror or str(error)
+        if self.failure is None:
+            log.error("Error writing to the AOF: %s. Writes are refused until it works again.", why)
+        self.failure = f"Errors writing to the AOF file: {why}. Writes are refused until it works again; reads go on."
+        waiters, self.waiters = self.waiters, set()
+        for connection in waiters:
+            connection.refuse_writes()
+
+    def every_second(self) -> None:
+        if self._job is not None:
+            return
+        if self.failure is not None:
+            groups, self._buffer = self._buffer, []
+            self._start(lambda: self._write_and_sync(groups), self.position, groups)
+        elif self._unsynced and self.policy == "everysec":
+            self._sync()
+
+    def _sync(self) -> None:
+        position = self.position - sum(map(len, self._buffer))
+        self._start(lambda: self._write_and_sync([]), position, [])
+
+    async def wait_durable(self, position: int) -> None:
+        while self.durable < position:
+            if self._job is None and self.failure is None:
+                self.flush()
+                if self._job is None and self._unsynced:
+                    self._sync()
+            wait = self._loop.create_future()
+            self._durable_waits.append((min(position, self.position), wait))
+            await wait
+
+    async def close(self) -> None:
+        while self._job is not None:
+            await self._idle.wait()
+        if self._buffer or self._unsynced:
+            groups, self._buffer = self._buffer, []
+            self._start(lambda: self._write_and_sync(groups), self.position, groups)
+            await self._idle.wait()
+        self._thread.shutdown()
+        self._writer.close()
+        self._lock.release()
+
+    # -- rewriting: see rewrite.py
+
+    async def switch(self, moment: Callable[[], T]) -> T:
+        """Let what is appended from now on go to a new incr file. `moment` is called at that very moment; its result.
+
+        Raises OSError where the new file cannot be had.
+        """
+        while self._job is not None:
+            await self._idle.wait()
+        if self.failure is not None:
+            raise OSError(0, self.failure)
+        result = moment()
+        groups, self._buffer = self._buffer, []
+        following = self._manifest.with_incr(self._manifest.incrs[-1] + 1)
+        path = os.path.join(self._folder, following.names[-1])
+        created: list[IncrWriter] = []
+        errors: list[OSError] = []
+
+        def work() -> None:
+            self._write_and_sync(groups)
+            try:
+                created.append(incr.create(self._files, path))
+                manifest.write(self._files, self._folder, following)
+            except OSError as error:
+                errors.append(error)
+
+        def use() -> None:
+            if not created:
+                return  # the old file goes on
+            self._older_incrs += self._writer.size
+            self._writer.close()
+            self._writer, self._manifest, self._synced = created[0], following, created[0].mark
+            if errors:
+                # Which manifest is in the folder is unknown, and nothing may go to a file that it may not name.
+                self._manifest_owed = True
+                self._fail(errors[0], [])
+
+        self._start(work, self.position, groups, use)
+        await self._idle.wait()
+        if errors or not created:
+            raise errors[0] if errors else OSError(0, self.failure or "the log could not be written")
+        return result
+
+    async def install(self, frozen: list[Frozen], vocabulary: Vocabulary) -> int:
+        """Write the base of the moment of the last `switch` and let the state begin with it; how many records.
+
+        Raises OSError, and the old files stay the state.
+        """
+        since = self._manifest.incrs[-1]
+        old = self._manifest
+        seq = (old.base or 0) + 1
+        name = base_name(old.prefix, seq)
+        records = await asyncio.to_thread(_write_base, self._files, self._folder, name, frozen, vocabulary)
+        while self._job is not None:
+            await self._idle.wait()
+        self._manifest, self._manifest_owed = old.with_base(seq, since), True
+        self._sync()
+        await self._idle.wait()
+        if self._manifest_owed:
+            raise OSError(0, self.failure or "the manifest could not be written")
+        gone = [each for each in old.names if each not in self._manifest.names]
+        self.base_size, self._older_incrs = self._file_size(name), 0
+        await asyncio.to_thread(_remove, self._files, self._folder, gone)
+        return records
+
+    def _file_size(self, name: str) -> int:
+        return self._files.size(os.path.join(self._folder, name))
+
+    def _size_of_base(self) -> int:
+        current = self._manifest
+        return 0 if current.base is None else self._file_size(base_name(current.prefix, current.base))
 
 
-def _damaged(path: str, offset: int, why: str) -> LogDamaged:
-    return LogDamaged(
-        f"{path} is damaged at or after offset {offset}: {why}. Restore the file from a backup, or cut it there and"
-        " lose what follows; nothing was changed."
-    )
+def _write_base(files: Files, folder: str, name: str, frozen: Iterable[Frozen], vocabulary: Vocabulary) -> int:
+    temp = os.path.join(folder, TEMP + name)
+    file = files.create(temp)
+    try:
+        records = write_base(file, frozen, vocabulary)
+        file.sync()
+    finally:
+        file.close()
+    files.rename(temp, os.path.join(folder, name))
+    files.sync_dir(folder)
+    return records
 
 
-def _check_header(words: list[bytes]) -> None:
-    if words[:2] != [b"RECALLD", b"AOF"]:
-        raise ValueError("it does not begin as a recalld append-only file")
-    if words[2:] != [b"1"]:
-        raise ValueError(f"format version {words[2:]!r} is not one that this server reads (1)")
+def _remove(files: Files, folder: str, names: Iterable[str]) -> None:
+    """Delete files that no longer count. What stays is removed at the next start."""
+    for name in names:
+        try:
+            files.remove(os.path.join(folder, name))
+        except OSError as error:
+            log.warning("%s could not be removed: %s", name, error)
+    files.sync_dir(folder)
+
+
+# -- at start
+
+
+def open_log(
+    files: Files,
+    directory: str,
+    prefix: str,
+    keyspace: Keyspace,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    policy: str,
+    cut_tail: bool,
+) -> FileLog:
+    """Load the log of `directory` into `keyspace` and open it to go on. Raises LogDamaged, OSError."""
+    folder = os.path.join(directory, manifest.FOLDER)
+    files.makedirs(folder)
+    try:
+        lock = files.lock(os.path.join(folder, LOCK))
+    except Locked as error:
+        raise LogDamaged(f"{error}: another server uses this folder. Give each its own `dir`.") from error
+    try:
+        found = survey(files, directory, prefix)
+        began = time.perf_counter()
+        if found.kind == "parts":
+            current = found.manifest
+            writer = _load_parts(files, folder, current, keyspace, cut_tail)
+        else:
+            if found.kind == "format 1" and found.old is not None:
+                _apply_all(read_format_1(files.read(found.old), found.old), found.old, keyspace)
+            current, writer = _begin(files, folder, prefix, keyspace)
+        if found.old is not None:
+            _set_aside(files, directory, found.old)
+        if keyspace.memories:
+            log.info("DB loaded from append only file: %.3f seconds", time.perf_counter() - began)
+        if found.leftovers:
+            log.warning("Removing what a crash left: %s", ", ".join(map(os.path.basename, found.leftovers)))
+            _remove(files, folder, map(os.path.basename, found.leftovers))
+    except BaseException:
+        lock.release()
+        raise
+    return FileLog(files, folder, current, writer, lock, policy, loop)
+
+
+def _load_parts(files: Files, folder: str, current: Manifest, keyspace: Keyspace, cut_tail: bool) -> IncrWriter:
+    if current.base is not None:
+        path = os.path.join(folder, base_name(current.prefix, current.base))
+        try:
+            for key, memory, deadline in read_base(files.read(path), path, keyspace.vocabulary):
+                keyspace.restore(key, memory, deadline)
+        except BaseDamaged as error:
+            raise LogDamaged(f"{error}. Nothing was changed. Restore it from a backup.") from error
+    for seq in current.incrs:
+        path = os.path.join(folder, incr_name(current.prefix, seq))
+        reader = IncrReader(files.read(path), path, last=seq == current.incrs[-1])
+        _apply_all(iter(reader), path, keyspace)
+    tail = reader.tail
+    if tail.kind == "torn":
+        if not cut_tail:
+            raise LogDamaged(tail.refusal(path))
+        log.warning("%s: a torn tail of %d bytes is cut at offset %d", path, tail.lost, tail.keep)
+    return incr.resume(files, path, tail)
+
+
+def _apply_all(groups: Iterator[tuple[int, list[Entry]]], path: str, keyspace: Keyspace) -> None:
+    for offset, group in groups:
+        try:
+            for entry in group:
+                keyspace.apply(entry)
+        except KeyError as error:
+            raise LogDamaged(
+                f"{path} holds an entry at or behind offset {offset} about a key or record that is not there: {error}."
+                " Nothing was changed. Restore the folder from a backup."
+            ) from error
+
+
+def _begin(files: Files, folder: str, prefix: str, keyspace: Keyspace) -> tuple[Manifest, IncrWriter]:
+    """The first manifest: an incr file, and a base where there is something to keep already."""
+    current = Manifest(prefix, None, (1,))
+    if keyspace.memories:
+        current = Manifest(prefix, 1, (1,))
+        frozen = (freeze(key, each, keyspace.deadlines.get(key, 0), 0) for key, each in keyspace.memories.items())
+        _write_base(files, folder, base_name(prefix, 1), frozen, keyspace.vocabulary)
+    writer = incr.create(files, os.path.join(folder, incr_name(prefix, 1)))
+    files.sync_dir(folder)
+    manifest.write(files, folder, current)
+    return current, writer
+
+
+def _set_aside(files: Files, directory: str, old: str) -> None:
+    """A log of format 1 whose state is in the new files by now."""
+    number = 1
+    while files.exists(f"{old}.migrated-{number}"):
+        number += 1
+    files.rename(old, f"{old}.migrated-{number}")
+    files.sync_dir(directory)
+    log.warning("%s is of an older format: loaded, written anew, and kept as %s.migrated-%d", old, old, number)
+
+
+__all__ = ["FileLog", "Log", "LogDamaged", "open_log"]

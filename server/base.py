@@ -27,11 +27,10 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +73,12 @@ class BaseDamaged(Exception):
     """The file is not what was written: where."""
 
 
+class Sink(Protocol):
+    """What a base is written to: all of what it is given, or an error."""
+
+    def write(self, data: bytes | memoryview, /) -> int: ...
+
+
 class Frozen(NamedTuple):
     """One memory at the moment of the base; immutable, so a thread may write it."""
 
@@ -105,7 +110,7 @@ def freeze(key: bytes, memory: Memory, deadline: int, now: int) -> Frozen:
 class _Writer:
     """Sections of one file, gathered column by column; vectors go to the file at once."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: Sink) -> None:
         self._file = file
         self._at = 0
         self._arrays: dict[str, list[Array]] = {}
@@ -170,7 +175,7 @@ def _bytes(array: Array) -> memoryview:
     return memoryview(flat).cast("B")
 
 
-def write_base(file: IO[bytes], memories: Iterable[Frozen], vocabulary: Vocabulary) -> int:
+def write_base(file: Sink, memories: Iterable[Frozen], vocabulary: Vocabulary) -> int:
     """Write a base of these memories; how many records."""
     writer = _Writer(file)
     rows: list[tuple[int, ...]] = []
@@ -320,14 +325,6 @@ class _Reader:
         return np.frombuffer(self._data, "<f4", count * dim, offset).reshape(count, dim)
 
 
-def map_base(path: str) -> mmap.mmap:
-    """The file's bytes, mapped; the mapping lives as long as an array of it."""
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            raise BaseDamaged(f"{path} is damaged at offset 0: it is empty")
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
 def read_base(data: mmap.mmap | bytes, name: str, vocabulary: Vocabulary) -> Iterator[tuple[bytes, Memory, int]]:
     """Each memory with its key and the key's deadline (0 for none). Raises BaseDamaged before the first."""
     reader = _Reader(data, name)
@@ -409,4 +406,4 @@ def _settings(fields: dict[str, Any]) -> Settings:
     return Settings(**{**fields, "weights": tuple(fields["weights"])})
 
 
-__all__ = ["NEVER", "BaseDamaged", "Frozen", "freeze", "map_base", "read_base", "write_base"]
+__all__ = ["NEVER", "BaseDamaged", "Frozen", "freeze", "read_base", "write_base"]

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A first word that does not start with `-` is the config file.
+1. A first word that does not start with `-` is the config file, or one of the commands (`./export` is a file).
 2. `--name` takes all words up to the next one that starts with `--`, and overrides the file. Given twice, the last
    wins. A value that itself starts with `--` can only stand in the file.
 3. Whatever is wrong with the settings is said on stderr before anything starts; the exit code is then 1.
@@ -27,6 +27,8 @@ _USAGE = """\
 recalld {version}, a memory server for AI agents that speaks the Redis protocol
 
 usage: recalld [conffile] [--name value ...]
+       recalld export FILE [--url URL] [--key PATTERN]
+       recalld import FILE [--url URL] [--replace]
        recalld -v | --version
        recalld -h | --help
 
@@ -35,6 +37,7 @@ usage: recalld [conffile] [--name value ...]
   recalld /etc/recalld.conf --port 7172     --name value overrides the file
   recalld --port 0 --appendonly no          any free port, nothing kept
   recalld --bind 0.0.0.0 --requirepass s    several values: --bind 10.0.0.1 ::1
+  recalld export memories.jsonl             memories of a running server, as JSON lines (recalld export --help)
 
 Every setting stands, explained and at its default, in
 {conf}
@@ -77,6 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] in ("-h", "--help"):
         print(_USAGE.format(version=version(), conf=conf.PATH), end="")
         return 0
+    if words and words[0] in ("export", "import"):
+        from .portable import main as portable
+
+        return portable(words)
     try:
         path, overrides = parse(words)
         config = Config.load(path, overrides)

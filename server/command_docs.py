@@ -6,6 +6,7 @@ Rule 1: what stands there stands in the table; tests/test_commands_table.py comp
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from textwrap import wrap
 
 from .commands import TABLE, Command
 
@@ -16,6 +17,7 @@ GROUPS = {
     "generic": "Keys",
     "transactions": "Transactions",
     "pubsub": "Pub/sub",
+    "persistence": "Persistence",
     "connection": "Connection",
     "server": "Server",
 }
@@ -60,7 +62,7 @@ def _section(entry: Command) -> str:
         f"### {entry.name.replace('|', ' ').upper()}",
         "",
         "```",
-        entry.usage,
+        _wrapped(entry.usage),
         "```",
         "",
         entry.summary,
@@ -70,6 +72,17 @@ def _section(entry: Command) -> str:
     if entry.options:
         lines += ["", *(f"- {_option(option)}" for option in entry.options)]
     return "\n".join(lines) + "\n"
+
+
+def _wrapped(usage: str) -> str:
+    """A usage line as several, broken where no bracket is open."""
+    depth = 0
+    letters = []
+    for letter in usage:
+        depth += (letter == "[") - (letter == "]")
+        letters.append("\0" if letter == " " and depth else letter)
+    lines = wrap("".join(letters), 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _option(option: str) -> str:

@@ -2,9 +2,11 @@
 
 from . import (  # noqa: F401
     connection_commands,
+    dump_commands,
     introspection_commands,
     keys_commands,
     memory_commands,
+    persistence_commands,
     pubsub_commands,
     query_commands,
     record_commands,

@@ -90,14 +90,15 @@ class Bool(Type):
 
 
 class Enum(Type):
-    """One of a few words, in any case."""
+    """One of a few words, in any case; the empty word is written `""`."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
 
     def parse(self, text: str, current: Any = None) -> str:
         if text.lower() not in self.words:
-            raise ConfigError(f"argument(s) must be one of the following: {', '.join(self.words)}")
+            words = ", ".join(word or '""' for word in self.words)
+            raise ConfigError(f"argument(s) must be one of the following: {words}")
         return text.lower()
 
 
@@ -290,6 +291,8 @@ OPTIONS: dict[str, Option] = {
         Option("save", Enum(""), "", mutable=False),
         Option("appendfsync", Enum("everysec", "always", "no"), "everysec"),
         Option("aof-load-truncated", Bool(), "yes"),
+        Option("auto-aof-rewrite-percentage", Int(0, INT_MAX), "100"),
+        Option("auto-aof-rewrite-min-size", Memory(0, LONG_MAX), "64mb"),
         # ranking
         Option("mem-default-weights", Weights(), "0.35 0.5 0.1 0.05"),
         Option("mem-recency-halflife", Int(1, LONG_MAX), "604800"),

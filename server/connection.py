@@ -1,7 +1,8 @@
 """One connection: bytes in, replies out, in order, with bounded buffers.
 
 Rule 1: commands of one connection run in the order they came, and so do its replies leave, whichever is ready first.
-Rule 2: no reply leaves before the log has what it depends on (`Log.released`).
+Rule 2: no write's reply leaves before the log has the write (`Log.released`), and with appendfsync always no reply at
+        all that could show it. Where the log fails, the writes that wait for it are answered with MISCONF.
 Rule 3: above HIGH_WATER unsent bytes no further command runs. Its input still gathers (a client that writes its whole
         pipeline before it reads must not deadlock), up to client-query-buffer-limit.
 Rule 4: no connection keeps the loop longer than SLICE_S at a time.
@@ -44,11 +45,13 @@ UNKNOWN = 1 << 62
 class Waiting:
     """Bytes, or the future of a reply, that may not leave before the log has come to `position`.
 
-    `name` is the command's, `proto` the version that the client spoke when it came; 0: nobody wants the reply.
+    `writes`: it says that a write was done. `name` is the command's, `proto` the version that the client spoke when it
+    came; 0: nobody wants the reply.
     """
 
     position: int
     payload: bytes | Future[Any]
+    writes: bool
     name: str = ""
     proto: int = 0
 
@@ -72,6 +75,7 @@ class Connection(asyncio.Protocol):
         self.writable = True
         self.closing = False
         self.closing_after_input = False
+        self.stopping = False  # the server is: no further command runs
         self.scheduled = False
         self.soft_since = 0.0
 
@@ -122,15 +126,25 @@ class Connection(asyncio.Protocol):
 
     def process(self) -> None:
         """Run what has arrived, until there is no more, a limit says wait, or the time slice is over."""
-        if self.scheduled or self.closing:
+        if self.scheduled or self.closing or self.stopping:
             return
         client = self.client
+        if client.close_after_reply:  # what came behind is not run
+            self._close_when_done()
+            return
+        log_ = self.server.log
         out: list[bytes] = []
+        writes: list[int] = []  # places in `out` that answer a write
         out_bytes = 0
         until = 0.0
         next_command = self.parser.next_command
         self.running = True
-        while self.blocked is None and self.writable and self.futures < MAX_WAITING:
+        while (
+            self.blocked is None
+            and self.writable
+            and self.futures < MAX_WAITING
+            and self.waiting_bytes < HIGH_WATER
+        ):
             try:
                 args = self.held if self.held is not None else next_command()
             except ProtocolError as error:
@@ -141,6 +155,7 @@ class Connection(asyncio.Protocol):
             if args is None:
                 break
             self.held = None
+            before = log_.position
             try:
                 reply = execute(client, args)
             except Paused:
@@ -155,12 +170,14 @@ class Connection(asyncio.Protocol):
                     reply = settled(client, client.last_command, reply)
                 else:
                     if out:
-                        self._send(b"".join(out))
-                        out.clear()
-                    self._wait_for(reply, proto)
+                        self._send(out, writes)
+                        out, writes = [], []
+                    self._wait_for(reply, proto, log_.position != before)
                     proto = 0
             if proto:
                 data = encode(reply, proto)
+                if log_.position != before:
+                    writes.append(len(out))
                 out.append(data)
                 out_bytes += len(data)
             if self.pushed:
@@ -169,8 +186,8 @@ class Connection(asyncio.Protocol):
             if client.close_after_reply:
                 break
             if out_bytes > HIGH_WATER:
-                self._send(b"".join(out))
-                out.clear()
+                self._send(out, writes)
+                out, writes = [], []
                 out_bytes = 0
             now = perf_counter()
             if not until:
@@ -181,7 +198,7 @@ class Connection(asyncio.Protocol):
                 break
         self.running = False
         if out:
-            self._send(out[0] if len(out) == 1 else b"".join(out))
+            self._send(out, writes)
         client.last_ms = client.now
         if client.close_after_reply or self.closing_after_input:
             self._close_when_done()
@@ -200,12 +217,12 @@ class Connection(asyncio.Protocol):
             client.reply_mode = "on"
         return not isinstance(reply, Replies)  # the pushes of SUBSCRIBE are no replies
 
-    def _wait_for(self, reply: Future[Any], proto: int) -> None:
-        entry = Waiting(self.server.log.position, reply, self.client.last_command, proto)
+    def _wait_for(self, reply: Future[Any], proto: int, writes: bool) -> None:
+        entry = Waiting(self._needs(writes), reply, writes, self.client.last_command, proto)
         self.waiting.append(entry)
         self.futures += 1
         if isinstance(reply, PendingWrite):
-            entry.position = UNKNOWN
+            entry.position, entry.writes = UNKNOWN, True
             self.blocked = entry
         reply.add_done_callback(self._on_reply)
 
@@ -223,21 +240,72 @@ class Connection(asyncio.Protocol):
 
     # -- replies
 
-    def _send(self, data: bytes) -> None:
-        server = self.server
-        server.stats.output_bytes += len(data)
-        log_ = server.log
-        if not self.waiting and log_.position <= log_.released:
+    def _needs(self, writes: bool) -> int:
+        """The log position without which a reply computed now may not leave."""
+        log_ = self.server.log
+        if log_.failure is not None:
+            # It may last, and readers need not wait for it. A write that did happen is refused by `refuse_writes`.
+            return 0
+        return log_.position if writes or log_.gates_reads else 0
+
+    def _send(self, out: list[bytes], writes: list[int]) -> None:
+        """Send replies, those at the places `writes` being of writes, as soon as the log allows it."""
+        log_ = self.server.log
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self.server.stats.output_bytes += len(data)
+        if log_.position > log_.released:
+            log_.flush()
+        if not self.waiting and (log_.position <= log_.released or not (writes or log_.gates_reads)):
             self.transport.write(data)
             return
-        self.waiting.append(Waiting(log_.position, data))
+        if writes:
+            place = 0
+            for at in [*writes, len(out)]:
+                if at > place:
+                    self._hold(b"".join(out[place:at]), writes=False)
+                if at < len(out):
+                    self._hold(out[at], writes=True)
+                place = at + 1
+        else:
+            self._hold(data, writes=False)
+        if log_.failure is not None:
+            self.refuse_writes()
+        else:
+            self._drain()
+
+    def _hold(self, data: bytes, *, writes: bool) -> None:
+        log_ = self.server.log
+        position = log_.position if writes and log_.failure is not None else self._needs(writes)
+        self.waiting.append(Waiting(position, data, writes))
         self.waiting_bytes += len(data)
-        if log_.position > log_.released:
-            log_.waiters.add(self)
+
+    def refuse_writes(self) -> None:
+        """The log failed: what waits for it and wrote is answered with an error, the rest may leave."""
+        log_ = self.server.log
+        for entry in self.waiting:
+            if entry.position <= log_.released or entry.position == UNKNOWN:
+                continue
+            entry.position = 0
+            if not entry.writes:
+                continue
+            refusal = ErrorReply(f"MISCONF {log_.failure} This write may or may not be kept.")
+            if isinstance(entry.payload, Future):
+                entry.payload.add_done_callback(lambda done: done.cancelled() or done.exception())
+                if not entry.payload.done():
+                    self.futures -= 1
+                    entry.payload.remove_done_callback(self._on_reply)
+            else:
+                self.waiting_bytes -= len(entry.payload)
+            entry.payload = encode(refusal, 2)
+            self.waiting_bytes += len(entry.payload)
+        self._drain()
 
     def drain(self) -> None:
         """Send what may leave by now."""
+        was_full = self.waiting_bytes >= HIGH_WATER
         self._drain()
+        if was_full:
+            self.process()
         if self.client.close_after_reply or self.closing_after_input:
             self._close_when_done()
 
@@ -258,7 +326,9 @@ class Connection(asyncio.Protocol):
                     break
                 reply = settled(self.client, entry.name, payload)
                 if entry.proto:
-                    out.append(encode(reply, entry.proto))
+                    data = encode(reply, entry.proto)
+                    self.server.stats.output_bytes += len(data)
+                    out.append(data)
             else:
                 self.waiting_bytes -= len(payload)
                 out.append(payload)
@@ -274,7 +344,7 @@ class Connection(asyncio.Protocol):
         if self.running:
             self.pushed.append(data)
         else:
-            self._send(data)
+            self._send([data], [])
         hard, soft, soft_s = self.server.config["client-output-buffer-limit"]["pubsub"]
         unsent = self.unsent_bytes()
         if soft and unsent > soft:

@@ -32,6 +32,13 @@ def _integer(word: bytes, complaint: str) -> int:
         raise CommandError(complaint) from None
 
 
+def _positive(word: bytes, complaint: str) -> int:
+    value = _integer(word, complaint)
+    if value < 1:
+        raise CommandError(complaint)
+    return value
+
+
 # Handshake
 
 
@@ -121,12 +128,12 @@ def _set_authenticated(ctx: Client, authenticated: bool) -> None:
 @command("PING", arity=-1, flags="fast", usage="PING [message]", group="connection")
 def ping(ctx: Client, args: list[bytes]) -> Any:
     """Reply with PONG, or with the message."""
-    if not args:
-        # A subscriber on RESP2 tells replies from messages by their shape alone.
-        return PONG if ctx.proto == 3 or not (ctx.channels or ctx.patterns) else [b"pong", b""]
     if len(args) > 1:
         raise CommandError("wrong number of arguments for 'ping' command")
-    return args[0] if ctx.proto == 3 or not (ctx.channels or ctx.patterns) else [b"pong", args[0]]
+    if ctx.proto == 2 and (ctx.channels or ctx.patterns):
+        # A subscriber on RESP2 expects arrays that begin with what they are.
+        return [b"pong", args[0] if args else b""]
+    return args[0] if args else PONG
 
 
 @command("ECHO", arity=2, flags="loading stale fast", usage="ECHO message", group="connection")
@@ -299,6 +306,10 @@ def client_list(ctx: Client, args: list[bytes]) -> Verbatim:
 
 def _line(client: Client, now: int) -> str:
     connection = client.connection
+    queued = client.multi or ()
+    input_bytes, unsent_bytes = connection.parser.buffered_bytes, connection.unsent_bytes()
+    queued_bytes = sum(len(word) for _, words in queued for word in words)
+    # All of it up to tot-mem, because redis-py 5 reads these as numbers that are there.
     fields = {
         "id": client.id,
         "addr": client.addr,
@@ -312,10 +323,16 @@ def _line(client: Client, now: int) -> str:
         "sub": len(client.channels),
         "psub": len(client.patterns),
         "ssub": 0,
-        "multi": -1 if client.multi is None else len(client.multi),
+        "multi": -1 if client.multi is None else len(queued),
         "watch": len(client.watched),
-        "qbuf": connection.parser.buffered_bytes,
-        "omem": connection.unsent_bytes(),
+        "qbuf": input_bytes,
+        "qbuf-free": 0,  # nothing is reserved ahead,
+        "argv-mem": 0,  # a command begun counts in qbuf,
+        "multi-mem": queued_bytes,
+        "obl": 0,  # and replies have no buffer of a fixed size
+        "oll": len(connection.waiting),
+        "omem": unsent_bytes,
+        "tot-mem": input_bytes + queued_bytes + unsent_bytes,
         "cmd": client.last_command,
         "user": DEFAULT_USER.decode(),
         "redir": -1,
@@ -374,52 +391,55 @@ def client_kill(ctx: Client, args: list[bytes]) -> SimpleString | int:
             raise CommandError("No such client")
         _kill(ctx, victims)
         return OK
-    tests, skip_me = _kill_filters(ctx, args)
+    wanted, age_s, skip_me = _kill_filters(args)
     victims = [
         client
         for client in ctx.server.clients.values()
-        if all(test(client) for test in tests) and not (skip_me and client is ctx)
+        if all(_KILL_BY[option](client) == value for option, value in wanted.items())
+        and (ctx.now - client.created_ms) // 1000 >= age_s
+        and not (skip_me and client is ctx)
     ]
     _kill(ctx, victims)
     return len(victims)
 
 
-def _kill_filters(ctx: Client, args: list[bytes]) -> tuple[list[Callable[[Client], bool]], bool]:
-    """What a client must be for CLIENT KILL to close it, and whether the one who asks is spared."""
-    tests: list[Callable[[Client], bool]] = []
-    skip_me = True
+_KILL_BY: dict[bytes, Callable[[Client], int | str]] = {
+    b"id": lambda client: client.id,
+    b"addr": lambda client: client.addr,
+    b"laddr": lambda client: client.laddr,
+    b"type": _type_of,
+}
+
+
+def _kill_filters(args: list[bytes]) -> tuple[dict[bytes, int | str], int, bool]:
+    """What a client must be for CLIENT KILL, the age it must have, and whether the one who asks is spared."""
+    wanted: dict[bytes, int | str] = {}
+    age_s, skip_me = 0, True
     if len(args) % 2:
         raise syntax_error()
-    for option, word in zip(args[::2], args[1::2], strict=True):
-        text = word.decode("utf-8", "replace")
-        match option.lower():
+    for word, value in zip(args[::2], args[1::2], strict=True):
+        option = word.lower()
+        text = value.decode("utf-8", "replace")
+        match option:
             case b"id":
-                id_ = _integer(word, "client-id should be greater than 0")
-                if id_ < 1:
-                    raise CommandError("client-id should be greater than 0")
-                tests.append(lambda client, id_=id_: client.id == id_)
-            case b"addr":
-                tests.append(lambda client, text=text: client.addr == text)
-            case b"laddr":
-                tests.append(lambda client, text=text: client.laddr == text)
+                wanted[option] = _positive(value, "client-id should be greater than 0")
+            case b"addr" | b"laddr":
+                wanted[option] = text
             case b"type":
-                kind = _client_type(word)
-                tests.append(lambda client, kind=kind: _type_of(client) == kind)
+                wanted[option] = _client_type(value)
             case b"user":
-                if word != DEFAULT_USER:
+                if value != DEFAULT_USER:
                     raise CommandError(f"No such user '{text}'")
             case b"skipme":
-                if word.lower() not in (b"yes", b"no"):
+                if value.lower() not in (b"yes", b"no"):
                     raise syntax_error()
-                skip_me = word.lower() == b"yes"
+                skip_me = value.lower() == b"yes"
             case b"maxage":
-                age_s = _integer(word, "maxage is not an integer or out of range")
-                if age_s < 1:
-                    raise CommandError("maxage should be greater than 0")
-                tests.append(lambda client, age_s=age_s: (ctx.now - client.created_ms) // 1000 >= age_s)
+                _integer(value, "maxage is not an integer or out of range")
+                age_s = _positive(value, "maxage should be greater than 0")
             case _:
                 raise syntax_error()
-    return tests, skip_me
+    return wanted, age_s, skip_me
 
 
 def _kill(ctx: Client, victims: list[Client]) -> None:

@@ -100,13 +100,12 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
             ctx.last_command = name
             return QUEUED
     except CommandError as error:
-        if ctx.multi is not None:
-            if args[0].lower() == b"exec":
-                ctx.discard_transaction()
-                reason = error.message if error.code == "ERR" else error.wire
-                error = CommandError(f"Transaction discarded because of: {reason}", "EXECABORT")
-            else:
-                ctx.multi_failed = True
+        if args[0].lower() == b"exec":
+            ctx.discard_transaction()
+            reason = error.message if error.code == "ERR" else error.wire
+            error = CommandError(f"Transaction discarded because of: {reason}", "EXECABORT")
+        elif ctx.multi is not None:
+            ctx.multi_failed = True
         return _error(ctx, error.code, error.message)
     if server.pause_until and server.holds(ctx, entry):
         raise Paused

@@ -8,10 +8,13 @@ before the entry applies, in a replay as it was in life.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 from ..index.settings import Settings
+
+if TYPE_CHECKING:
+    from .payload import Loaded
 
 Words = list[bytes]
 
@@ -231,6 +234,28 @@ class Copy:
 
 
 @dataclass(slots=True, frozen=True)
+class Restore:
+    """`key` becomes the memory of a payload (payload.py), whatever it held; `deadline` is the key's, 0 is none.
+
+    `loaded` is the payload as the command has read it, so that `apply` need not; it is used up then, and never written.
+    """
+
+    verb: ClassVar[bytes] = b"RESTORE"
+    key: bytes
+    payload: bytes
+    deadline: int
+    at: int
+    loaded: Loaded | None = field(default=None, compare=False, repr=False)
+
+    def encode(self) -> Words:
+        return [self.verb, self.key, _int(self.deadline), _int(self.at), self.payload]
+
+    @classmethod
+    def decode(cls, words: Words) -> Restore:
+        return cls(words[1], words[4], int(words[2]), int(words[3]))
+
+
+@dataclass(slots=True, frozen=True)
 class Flush:
     """Every key goes."""
 
@@ -244,11 +269,11 @@ class Flush:
         return cls()
 
 
-Entry = Create | Configure | Put | Remove | SetMeta | SetDeadline | Drop | ExpireKey | Rename | Copy | Flush
+Entry = Create | Configure | Put | Remove | SetMeta | SetDeadline | Drop | ExpireKey | Rename | Copy | Restore | Flush
 
 _DECODERS = {
     kind.verb: kind.decode
-    for kind in (Create, Configure, Put, Remove, SetMeta, SetDeadline, Drop, ExpireKey, Rename, Copy, Flush)
+    for kind in (Create, Configure, Put, Remove, SetMeta, SetDeadline, Drop, ExpireKey, Rename, Copy, Restore, Flush)
 }
 
 

@@ -11,15 +11,18 @@ import platform
 import resource
 import struct
 import sys
-from collections.abc import Callable, Iterable
+from asyncio import Future, sleep
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from .aof import FileLog
+from ..protocol.reply import Verbatim
 from .cli import version
 
 if TYPE_CHECKING:
+    from ..index.memory import Memory
     from .server import Server
 
 #: What clients take the server for: they switch on it what they ask for.
@@ -33,20 +36,47 @@ SECTIONS: dict[str, Section] = {}
 TITLES = {"cpu": "CPU"}
 EVERYTHING = frozenset({"all", "default", "everything"})
 
+# The section that is added up over all memories; counting the terms of a small one takes about 9 microseconds.
+MEMORYDB = "memorydb"
+_MEMORIES_AT_ONCE = 100
+
 # avg_ttl is an estimate in Redis too; 100 000 deadlines are summed in about a millisecond.
 _TTL_SAMPLE = 100_000
 
 
-def build(server: Server, now: int, words: Iterable[str]) -> str:
-    """The sections that `words` ask for, all of them where there are no words; `now` in unix milliseconds."""
+def build(server: Server, now: int, words: Iterable[str]) -> Verbatim | Future[Verbatim]:
+    """The sections that `words` ask for, all of them where there are no words; `now` in unix milliseconds.
+
+    A future of them where there are many memories to add up, so that the loop can do other things in between.
+    """
     wanted = {word.lower() for word in words} or EVERYTHING
-    parts = []
-    for name, section in SECTIONS.items():
-        if name in wanted or wanted & EVERYTHING:
-            lines = [f"# {TITLES.get(name, name.capitalize())}"]
-            lines += [f"{field}:{value}" for field, value in section(server, now).items()]
-            parts.append("".join(line + "\r\n" for line in lines))
-    return "\r\n".join(parts)
+    if wanted & EVERYTHING:
+        wanted = SECTIONS.keys() | {MEMORYDB}
+    parts = [_text(name, section(server, now)) for name, section in SECTIONS.items() if name in wanted]
+    if MEMORYDB not in wanted:
+        return _joined(parts)
+    server.keyspace.expire(now)
+    memories = list(server.keyspace.memories.values())
+    if len(memories) <= _MEMORIES_AT_ONCE:
+        return _joined([*parts, _text(MEMORYDB, _added_up(memories))])
+
+    async def later() -> Verbatim:
+        total: Counter[str] = Counter()
+        for at in range(0, len(memories), _MEMORIES_AT_ONCE):
+            total.update(_added_up(memories[at : at + _MEMORIES_AT_ONCE]))
+            await sleep(0)
+        return _joined([*parts, _text(MEMORYDB, total)])
+
+    return server.loop.create_task(later())
+
+
+def _joined(parts: Iterable[str]) -> Verbatim:
+    return Verbatim("\r\n".join(parts))
+
+
+def _text(name: str, fields: Mapping[str, object]) -> str:
+    lines = [f"# {TITLES.get(name, name.capitalize())}", *(f"{field}:{value}" for field, value in fields.items())]
+    return "".join(line + "\r\n" for line in lines)
 
 
 def _section(section: Section) -> Section:
@@ -111,18 +141,26 @@ def _memory(server: Server, now: int) -> Fields:
 
 @_section
 def _persistence(server: Server, now: int) -> Fields:
-    log = server.log
+    log, rewriter = server.log, server.rewriter
     fields: Fields = {
         "loading": int(server.loading),
         "async_loading": 0,
         "rdb_bgsave_in_progress": 0,
-        "aof_enabled": int(isinstance(log, FileLog)),
-        "aof_rewrite_in_progress": 0,
+        "aof_enabled": int(log.keeps),
+        "aof_rewrite_in_progress": int(rewriter is not None and rewriter.running),
         "aof_rewrite_scheduled": 0,
         "aof_last_write_status": "ok" if log.failure is None else "err",
     }
-    if isinstance(log, FileLog):
-        fields["aof_current_size"] = log.size
+    if rewriter is not None:
+        fields |= {
+            "rdb_last_save_time": rewriter.last_save_s,
+            "rdb_last_bgsave_status": "ok" if rewriter.last_ok else "err",
+            "aof_last_bgrewrite_status": "ok" if rewriter.last_ok else "err",
+            "aof_last_rewrite_time_sec": rewriter.last_took_s,
+            "aof_current_size": rewriter.log.size,
+            "aof_base_size": rewriter.log.base_size,
+            "aof_pending_bytes": log.position - log.released,
+        }
     return fields
 
 
@@ -186,10 +224,7 @@ def _keyspace(server: Server, now: int) -> Fields:
     return {"db0": f"keys={len(keyspace.memories)},expires={len(deadlines)},avg_ttl={avg_ttl}"}
 
 
-@_section
-def _memorydb(server: Server, now: int) -> Fields:
-    server.keyspace.expire(now)
-    memories = server.keyspace.memories.values()
+def _added_up(memories: Sequence[Memory]) -> dict[str, int]:
     return {
         "memory_indexes": len(memories),
         "memory_records": sum(len(memory) for memory in memories),

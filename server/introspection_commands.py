@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.reply import OK, SetReply, SimpleString, Verbatim
+from ..protocol.reply import OK, SetReply, SimpleString
 from . import info as info_text
 from .commands import TABLE, Command, command, container, help_subcommand
 from .errors import CommandError, syntax_error
@@ -141,9 +141,9 @@ def _keys_in(words: list[bytes]) -> list[tuple[bytes, str]]:
 
 def _named(word: bytes) -> Command | None:
     """The entry of a name as COMMAND shows it: `client|kill`."""
-    name, _, sub = word.lower().decode("latin-1").partition("|")
+    name, bar, sub = word.lower().decode("latin-1").partition("|")
     entry = TABLE.get(name)
-    return entry.subcommands.get(sub) if entry is not None and sub else entry
+    return entry.subcommands.get(sub) if entry is not None and bar else entry
 
 
 def _with_subcommands() -> Iterable[Command]:
@@ -152,8 +152,10 @@ def _with_subcommands() -> Iterable[Command]:
         yield from entry.subcommands.values()
 
 
+# What Redis has for administrators without the flag that says so.
+_ADMIN_ONLY = frozenset({"lastsave", "role"})
 # What is dangerous without being for administrators only: to the data, to the other clients, to secrets.
-_DANGEROUS = frozenset({"flushall", "flushdb", "info", "keys"})
+_DANGEROUS = frozenset({"flushall", "flushdb", "info", "keys", "restore"})
 _CATEGORY_OF_GROUP = {
     "connection": "@connection",
     "generic": "@keyspace",
@@ -166,7 +168,7 @@ _CATEGORY_OF_GROUP = {
 def categories(entry: Command) -> list[str]:
     """The ACL categories that a command is in."""
     flags, name = entry.flags, entry.name
-    admin = "admin" in flags
+    admin = "admin" in flags or name in _ADMIN_ONLY
     found = {
         "@write": "write" in flags,
         "@read": "readonly" in flags,
@@ -174,13 +176,14 @@ def categories(entry: Command) -> list[str]:
         "@dangerous": admin or name in _DANGEROUS,
         "@pubsub": "pubsub" in flags,
         "@keyspace": name in ("flushall", "flushdb", "dbsize"),
+        "@connection": name.partition("|")[0] == "command",
         "@fast": "fast" in flags,
         "@slow": "fast" not in flags,
     }
-    of_group = _CATEGORY_OF_GROUP.get(entry.group)
-    return [category for category, holds in found.items() if holds or category == of_group] + (
-        [of_group] if of_group is not None and of_group not in found else []
-    )
+    # A container does nothing itself, so Redis puts it in no other category than slow.
+    if entry.handler is not None and entry.group in _CATEGORY_OF_GROUP:
+        found[_CATEGORY_OF_GROUP[entry.group]] = True
+    return [category for category, holds in found.items() if holds]
 
 
 def _statuses(words: Iterable[str]) -> SetReply:
@@ -323,13 +326,12 @@ def _encoded(text: str) -> bytes:
     complexity="O(memories)",
     group="server",
     options=[
-        f"section: of {', '.join(info_text.SECTIONS)}; `default`, `all` and `everything` are all of them (all)",
+        f"section: one of {', '.join(info_text.SECTIONS)} and memorydb; default, all and everything are all (all)",
     ],
 )
-def info(ctx: Client, args: list[bytes]) -> Verbatim:
+def info(ctx: Client, args: list[bytes]) -> Any:
     """Show the state of the server and what it has counted."""
-    words = [word.decode("utf-8", "replace") for word in args]
-    return Verbatim(info_text.build(ctx.server, ctx.now, words))
+    return info_text.build(ctx.server, ctx.now, [word.decode("utf-8", "replace") for word in args])
 
 
 @command("TIME", arity=1, flags="loading stale fast", usage="TIME", group="server")

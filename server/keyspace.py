@@ -15,12 +15,14 @@ from ..index.memory import NEVER, Memory
 from ..index.scan_order import ScanOrder
 from . import entries
 from .entries import Entry
+from .payload import load
 
 
 class Keyspace:
     """All memories of the server.
 
-    `touched(key)` is called after each change of a key (WATCH), `announce(key, event)` for each record that expires.
+    `touched(key)` is called after each change of a key (WATCH), `announce(key, event)` for each record that expires,
+    `compactable(memory)` where dead rows outnumber the live ones.
     """
 
     def __init__(self) -> None:
@@ -31,6 +33,8 @@ class Keyspace:
         self.serials: dict[bytes, int] = {}
         self.touched: Callable[[bytes], None] = lambda key: None
         self.announce: Callable[[bytes, bytes], None] = lambda key, event: None
+        self.compactable: Callable[[Memory], None] = Memory.compact  # at once, until there is a loop to spare
+        self.before_change: Callable[[Entry], None] | None = None  # a snapshot is being taken
         self.expired_keys = 0
         self.expired_records = 0
         # (time, key): when something of the key may be due; stale rows are skipped when they come up.
@@ -81,7 +85,7 @@ class Keyspace:
         self.expired_records += len(gone)
         self._watch_deadline(key, memory)
         if gone:
-            self.touched(key)
+            self._changed(key, memory)
             for record_id in gone:
                 self.announce(key, b"expire " + record_id)
 
@@ -93,7 +97,14 @@ class Keyspace:
 
     def apply(self, entry: Entry) -> None:
         """Make `entry` so."""
+        if self.before_change is not None:
+            self.before_change(entry)
         self._APPLY[type(entry)](self, entry)
+
+    def restore(self, key: bytes, memory: Memory, deadline: int) -> None:
+        """Put a memory of a base file at `key`; `deadline` 0 is none."""
+        self._set(key, memory)
+        self._inherit(key, memory, deadline or None)
 
     def _create(self, entry: entries.Create) -> None:
         self._set(entry.key, Memory(entry.settings, self.vocabulary, entry.at))
@@ -121,17 +132,18 @@ class Keyspace:
         memory.next_id = entry.next_id
         if memory.next_deadline < before:
             self._watch_deadline(entry.key, memory)
-        self.touched(entry.key)
+        self._changed(entry.key, memory)
 
     def _remove(self, entry: entries.Remove) -> None:
         memory = self._current(entry.key, entry.at)
         for record_id in entry.ids:
             memory.remove(record_id, entry.at)
-        self.touched(entry.key)
+        self._changed(entry.key, memory)
 
     def _set_meta(self, entry: entries.SetMeta) -> None:
-        self._current(entry.key, entry.at).set_meta(entry.id, entry.meta, entry.at)
-        self.touched(entry.key)
+        memory = self._current(entry.key, entry.at)
+        memory.set_meta(entry.id, entry.meta, entry.at)
+        self._changed(entry.key, memory)
 
     def _set_deadline(self, entry: entries.SetDeadline) -> None:
         memory = self._current(entry.key, entry.at)
@@ -139,7 +151,7 @@ class Keyspace:
         memory.set_deadline(entry.id, entry.deadline or NEVER, entry.at)
         if memory.next_deadline < before:
             self._watch_deadline(entry.key, memory)
-        self.touched(entry.key)
+        self._changed(entry.key, memory)
 
     def _drop_keys(self, entry: entries.Drop) -> None:
         for key in entry.keys:
@@ -165,6 +177,13 @@ class Keyspace:
         self._set(entry.to, memory)
         self._inherit(entry.to, memory, self.deadlines.get(entry.key))
 
+    def _restore(self, entry: entries.Restore) -> None:
+        loaded = entry.loaded if entry.loaded is not None else load(entry.payload)
+        memory = loaded.attach(self.vocabulary)
+        memory.expire(entry.at)  # what was due before it came here is not announced: nobody here has seen it
+        self._set(entry.key, memory)
+        self._inherit(entry.key, memory, entry.deadline or None)
+
     def _inherit(self, key: bytes, memory: Memory, deadline: int | None) -> None:
         if deadline is not None:
             self.deadlines[key] = deadline
@@ -183,6 +202,11 @@ class Keyspace:
         if memory.next_deadline <= at:
             self._expire_records(key, memory, at)
         return memory
+
+    def _changed(self, key: bytes, memory: Memory) -> None:
+        self.touched(key)
+        if memory.wants_compaction:  # one that is small enough has done it by itself
+            self.compactable(memory)
 
     def _set(self, key: bytes, memory: Memory) -> None:
         if key in self.memories:
@@ -208,5 +232,6 @@ class Keyspace:
         entries.ExpireKey: _expire_at,
         entries.Rename: _rename,
         entries.Copy: _copy,
+        entries.Restore: _restore,
         entries.Flush: _flush,
     }

@@ -36,20 +36,11 @@ class PubSub:
     def publish(self, channel: bytes, message: bytes) -> int:
         """Send `message` to all that listen to `channel`; how many times it was sent."""
         receivers = 0
-        # Copies, because a reader that is too slow is cut off while it is sent to.
-        subscribers = self.channels.get(channel)
-        if subscribers:
-            push = Push((b"message", channel, message))
-            for client in tuple(subscribers):
-                client.push(push)
-            receivers += len(subscribers)
-        for pattern, compiled in tuple(self._compiled.items()):
+        if channel in self.channels:
+            receivers += _send(Push((b"message", channel, message)), self.channels[channel])
+        for pattern, compiled in self._compiled.items():
             if compiled.fullmatch(channel) is not None:
-                push = Push((b"pmessage", pattern, channel, message))
-                subscribers = self.patterns[pattern]
-                for client in tuple(subscribers):
-                    client.push(push)
-                receivers += len(subscribers)
+                receivers += _send(Push((b"pmessage", pattern, channel, message)), self.patterns[pattern])
         return receivers
 
     def subscribe(self, client: Client, channel: bytes) -> None:
@@ -79,6 +70,13 @@ class PubSub:
             self.unsubscribe(client, channel)
         for pattern in tuple(client.patterns):
             self.unsubscribe_pattern(client, pattern)
+
+
+def _send(push: Push, subscribers: Subscribers) -> int:
+    # A reader that is too slow is cut off by this, but leaves `subscribers` in a later turn of the loop.
+    for client in subscribers:
+        client.push(push)
+    return len(subscribers)
 
 
 def _remove(table: dict[bytes, Subscribers], name: bytes, client: Client) -> None:

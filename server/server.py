@@ -9,18 +9,20 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from .aof import FileLog, Log, LogDamaged, load
+from .aof import Log, LogDamaged, open_log
 from .client import Client
 from .config import Config
 from .connection import Connection
+from .files import Files
 from .keyspace import Keyspace
 from .pubsub import PubSub
+from .rewrite import Rewriter
 from .stats import Stats
 from .workers import Workers
 
@@ -37,15 +39,19 @@ def wall_clock() -> int:
 
 
 class Server:
-    """One server. `clock` gives unix milliseconds; tests pass their own."""
+    """One server. `clock` gives unix milliseconds and `files` are the disk; tests pass their own."""
 
-    def __init__(self, config: Config, clock: Callable[[], int] = wall_clock) -> None:
+    def __init__(
+        self, config: Config, clock: Callable[[], int] = wall_clock, files: Files | None = None
+    ) -> None:
         self.config = config
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.started_ms = clock()
         self.keyspace = Keyspace()
+        self.files = Files() if files is None else files
         self.log = Log()
+        self.rewriter: Rewriter | None = None
         self.pubsub = PubSub()
         self.stats = Stats()
         threads = config["mem-threads"] or os.cpu_count() or 1
@@ -63,6 +69,7 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._stopping: asyncio.Event = asyncio.Event()
         self._cron: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.keyspace.touched = self._touched
         self.keyspace.announce = self.announce
 
@@ -97,6 +104,13 @@ class Server:
     def background(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run `work` in a worker thread."""
         return self.loop.run_in_executor(self.executor, work)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine beside the connections; it is kept until it ends."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- clients
 
@@ -187,15 +201,19 @@ class Server:
         """Load the log and listen. Raises LogDamaged, OSError."""
         config = self.config
         if config["appendonly"]:
-            path = os.path.join(config["dir"], config["appendfilename"])
-            os.makedirs(config["dir"], exist_ok=True)
-            started = time.perf_counter()
-            file_log = FileLog(path, config["appendfsync"], self.loop)
-            count = load(path, self.keyspace.apply, cut_tail=config["aof-load-truncated"])
-            if count:
-                log.info("AOF loaded: %d entries in %.3f seconds", count, time.perf_counter() - started)
+            file_log = open_log(
+                self.files,
+                config["dir"],
+                config["appendfilename"],
+                self.keyspace,
+                self.loop,
+                policy=config["appendfsync"],
+                cut_tail=config["aof-load-truncated"],
+            )
             self.log = file_log
+            self.rewriter = Rewriter(self, file_log)
             config.on_change("appendfsync", file_log.set_policy)
+        self.keyspace.compactable = self.workers.compact
         config.on_change("proto-max-bulk-len", self._set_max_bulk)
         port = config["port"]
         for host in config["bind"]:
@@ -237,6 +255,8 @@ class Server:
                     self.unpause()
                 if tick % 10 == 0:
                     self.log.every_second()
+                    if self.rewriter is not None:
+                        self.rewriter.start_if_grown()
                     self._close_idle(now)
                     self.stats.sample(now)
             except Exception:
@@ -275,8 +295,10 @@ class Server:
             listener.close()
         if self._cron is not None:
             self._cron.cancel()
-        self.log.flush()
-        await self.loop.run_in_executor(None, self.log.close)
+        for client in self.clients.values():
+            client.connection.transport.pause_reading()
+            client.connection.stopping = True
+        await self.log.close()
         for client in list(self.clients.values()):
             client.connection.drain()
             client.connection.transport.close()

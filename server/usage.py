@@ -98,6 +98,8 @@ def _items(symbols: Sequence[str], at: int) -> tuple[tuple[Argument, ...], int]:
 def _word(symbol: str) -> Argument:
     if "|" in symbol:
         return _one_of([_word(word) for word in symbol.split("|")])
+    if not symbol:
+        raise BadUsage("there is nothing beside a bar")
     if symbol == symbol.upper() != symbol.lower():
         return Argument(symbol.lower(), "pure-token", token=symbol)
     return Argument(symbol, _TYPE_OF.get(symbol, "string"))
@@ -139,7 +141,7 @@ def _with_tokens(items: Sequence[Argument]) -> tuple[Argument, ...]:
 def _repeats(items: Sequence[Argument], inner: Sequence[Argument]) -> bool:
     """Whether the bracket `inner` only says that the last of `items` may come again."""
     last = [(argument.name, argument.token) for argument in items[-len(inner) :]]
-    return inner[-1].multiple and last == [(argument.name, argument.token) for argument in inner]
+    return bool(inner) and inner[-1].multiple and last == [(argument.name, argument.token) for argument in inner]
 
 
 def _repeat(items: list[Argument], count: int) -> None:

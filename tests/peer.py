@@ -1,6 +1,6 @@
-"""A real redis-server to compare with, where there is one on PATH, and fakeredis, which is always there.
+"""A real redis-server to compare with, byte by byte, where there is one on PATH.
 
-Where Redis has strings ours has memories: `MAKE key` makes a key anew on either side.
+Where Redis has strings we have memories: `MAKE key` makes a key, which must not be there, on either side.
 """
 
 from __future__ import annotations
@@ -59,4 +59,10 @@ def for_us(words: tuple[Word, ...]) -> tuple[Word, ...]:
 def replies(wire: Wire, commands: list[tuple[Word, ...]]) -> list[bytes]:
     """The bytes of each reply to commands sent in one go."""
     wire.sock.sendall(b"".join(pack(*words) for words in commands))
-    return [wire.read_bytes() for _ in commands]
+    return [next_reply(wire) for _ in commands]
+
+
+def next_reply(wire: Wire) -> bytes:
+    """The bytes of the next reply."""
+    wire.read()
+    return b"".join(wire._seen).replace(b"+string\r\n", b"+memory\r\n")

@@ -112,8 +112,8 @@ def test_lines_fit_the_page() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "value", "shown"),
     [
-        ("port", "0", 0, "0"),
-        ("port", "65535", 65535, "65535"),
+        ("timeout", "0", 0, "0"),
+        ("timeout", "2147483647", 2147483647, "2147483647"),
         ("protected-mode", "NO", False, "no"),
         ("protected-mode", "Yes", True, "yes"),
         ("requirepass", "two  words ", "two  words ", "two  words "),
@@ -129,15 +129,38 @@ def test_lines_fit_the_page() -> None:
         ("mem-max-text-bytes", "2G", 2_000_000_000, "2000000000"),
         ("mem-max-text-bytes", "2gB", 2_147_483_648, "2147483648"),
         ("mem-max-text-bytes", "007", 7, "7"),
-        ("bind", "10.0.0.1  -::1", ("10.0.0.1", "-::1"), "10.0.0.1 -::1"),
-        ("bind", "* -::*", ("*", "-::*"), "* -::*"),
         ("mem-default-weights", "1 0 .5 2e-1", (1.0, 0.0, 0.5, 0.2), "1 0 0.5 0.2"),
     ],
 )
 def test_values(name: str, text: str, value: Any, shown: str) -> None:
-    """What CONFIG SET understands, and how CONFIG GET shows it."""
+    """What CONFIG SET and the command line understand, and how CONFIG GET shows it."""
     config = Config.defaults()
     config.set({name: text})
+    assert (config[name], config.text(name)) == (value, shown)
+    loaded = Config.load(None, [(name, [text])])
+    assert (loaded[name], loaded.text(name)) == (value, shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "shown"),
+    [
+        ("port", "0", 0, "0"),
+        ("port", "65535", 65535, "65535"),
+        ("bind", "10.0.0.1  -::1", ("10.0.0.1", "-::1"), "10.0.0.1 -::1"),
+        ("bind", "* -::*", ("*", "-::*"), "* -::*"),
+        ("bind", " ".join(["1.1.1.1"] * 16), ("1.1.1.1",) * 16, " ".join(["1.1.1.1"] * 16)),
+        ("appendonly", "NO", False, "no"),
+        ("appendonly", "Yes", True, "yes"),
+        ("save", "", "", ""),
+    ],
+)
+def test_values_fixed_at_start(name: str, text: str, value: Any, shown: str) -> None:
+    """What the command line understands, and how CONFIG GET shows it; CONFIG SET refuses even the value that it has."""
+    config = Config.load(None, [(name, [text])])
+    assert (config[name], config.text(name)) == (value, shown)
+    with pytest.raises(ConfigError) as caught:
+        config.set({name: text})
+    assert caught.value.message == failed(name, "can't set immutable config")
     assert (config[name], config.text(name)) == (value, shown)
 
 
@@ -237,7 +260,7 @@ SET_ERRORS_OF_REDIS: list[tuple[list[str], str]] = [
     (["timeout", "-1"], failed("timeout", "argument must be between 0 and 2147483647 inclusive")),
     (["timeout", "2147483648"], failed("timeout", "argument must be between 0 and 2147483647 inclusive")),
     (["tcp-keepalive", "-1"], failed("tcp-keepalive", "argument must be between 0 and 2147483647 inclusive")),
-    (["port", "65536"], failed("port", "argument must be between 0 and 65535 inclusive")),
+    (["tcp-keepalive", "2147483648"], failed("tcp-keepalive", "argument must be between 0 and 2147483647 inclusive")),
     *[
         (["timeout", text], failed("timeout", NOT_AN_INTEGER))
         for text in ["", "abc", "5x", " 5", "5 ", "+5", "05", "-0", "0x10", "1.0", "1_0", str(2**63), "9" * 30]
@@ -257,7 +280,7 @@ SET_ERRORS_OF_REDIS: list[tuple[list[str], str]] = [
         ["client-query-buffer-limit", "1"],
         failed("client-query-buffer-limit", "argument must be between 1048576 and 9223372036854775807 inclusive"),
     ),
-    (["appendonly", "foo"], failed("appendonly", "argument must be 'yes' or 'no'")),
+    (["protected-mode", "foo"], failed("protected-mode", "argument must be 'yes' or 'no'")),
     (["protected-mode", ""], failed("protected-mode", "argument must be 'yes' or 'no'")),
     (["aof-load-truncated", "1"], failed("aof-load-truncated", "argument must be 'yes' or 'no'")),
     *[
@@ -283,17 +306,34 @@ SET_ERRORS_OF_REDIS: list[tuple[list[str], str]] = [
             ("normal -1 1 5", BAD_LIMIT),
         ]
     ],
-    (["bind", " ".join(["1.1.1.1"] * 17)], failed("bind", "Too many bind addresses specified.")),
+]
+
+#: Option, text and reason for options that Redis can change while it runs; here they are fixed, so the reason is one
+#: for not starting.
+START_ERRORS_OF_REDIS: list[tuple[str, str, str]] = [
+    *[("port", text, "argument must be between 0 and 65535 inclusive") for text in ["65536", "-1"]],
+    *[("port", text, NOT_AN_INTEGER) for text in ["", "abc", "+5", "05", str(2**63)]],
+    *[("appendonly", text, "argument must be 'yes' or 'no'") for text in ["foo", "", "1"]],
+    ("bind", " ".join(["1.1.1.1"] * 17), "Too many bind addresses specified."),
+]
+
+#: Where Redis has another value to offer, or does something that recalld cannot want.
+START_ERRORS_OF_OUR_OWN: list[tuple[str, str, str]] = [
+    *[("bind", text, BAD_BIND) for text in ["", " ", "127.0.0.1 -"]],
+    *[("save", text, 'argument(s) must be one of the following: ""') for text in ["900 1", " ", '""']],
 ]
 
 #: Options that Redis lacks, or where it does something that recalld cannot want.
 SET_ERRORS_OF_OUR_OWN: list[tuple[list[str], str]] = [
     (["dir", "/tmp"], failed("dir", "can't set immutable config")),
+    (["bind", "127.0.0.1"], failed("bind", "can't set immutable config")),
+    (["Port", "70000"], failed("Port", "can't set immutable config")),
+    (["timeout", "5", "appendonly", "no"], failed("appendonly", "can't set immutable config")),
+    (["timeout", "abc", "port", "1"], failed("port", "can't set immutable config")),
+    (["save", "900 1"], failed("save", "can't set immutable config")),
     (["mem-threads", "2"], failed("mem-threads", "can't set immutable config")),
     (["proto-max-bulk-len", ""], failed("proto-max-bulk-len", "argument must be a memory value")),
     (["proto-max-bulk-len", "mb"], failed("proto-max-bulk-len", "argument must be a memory value")),
-    (["bind", ""], failed("bind", BAD_BIND)),
-    (["bind", "127.0.0.1 -"], failed("bind", BAD_BIND)),
     (["mem-max-topk", "0"], failed("mem-max-topk", "argument must be between 1 and 2147483647 inclusive")),
     (["mem-max-dim", "65537"], failed("mem-max-dim", "argument must be between 1 and 65536 inclusive")),
     (["mem-max-records", "-1"], failed("mem-max-records", "argument must be between 0 and 2147483647 inclusive")),
@@ -324,6 +364,17 @@ def test_config_set_errors(words: list[str], message: str) -> None:
     assert config.get([b"*"]) == Config.defaults().get([b"*"])
 
 
+@pytest.mark.parametrize(("name", "text", "reason"), START_ERRORS_OF_REDIS + START_ERRORS_OF_OUR_OWN)
+def test_errors_at_start(name: str, text: str, reason: str) -> None:
+    """What CONFIG SET refuses whatever the value, the command line refuses for the value's sake."""
+    assert not OPTIONS[name].mutable
+    with pytest.raises(ConfigError) as caught:
+        Config.load(None, [(name, [text])])
+    assert caught.value.message == (
+        f"\n*** FATAL CONFIG FILE ERROR ***\nReading the command line\n>>> '--{name} {text}'\n{reason}"
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
@@ -333,6 +384,7 @@ def test_config_set_errors(words: list[str], message: str) -> None:
         (FileName(), "", "argument can't be empty"),
         (FileName(), "a/b", "argument can't be a path, just a filename"),
         (FileName(), "a\\b", "argument can't be a path, just a filename"),
+        (Enum("", "a"), "b", 'argument(s) must be one of the following: "", a'),
     ],
 )
 def test_errors_that_config_set_does_not_reach(kind: Type, text: str, message: str) -> None:
@@ -354,8 +406,8 @@ def test_listeners_hear_of_changes_after_all_are_in_place() -> None:
     heard: list[tuple[str, Any, int]] = []
     config.on_change("timeout", lambda value: heard.append(("timeout", value, config["maxclients"])))
     config.on_change("maxclients", lambda value: heard.append(("maxclients", value, config["maxclients"])))
-    config.on_change("port", lambda value: heard.append(("port", value, 0)))
-    config.set([("timeout", "5"), ("maxclients", "20"), ("port", "7171")])
+    config.on_change("tcp-keepalive", lambda value: heard.append(("tcp-keepalive", value, 0)))
+    config.set([("timeout", "5"), ("maxclients", "20"), ("tcp-keepalive", "300")])
     assert heard == [("timeout", 5, 20), ("maxclients", 20, 20)]
     with pytest.raises(KeyError):
         config.on_change("time", print)
@@ -370,17 +422,17 @@ def test_a_listener_that_refuses_takes_all_back() -> None:
         return lambda value: heard.append((name, value))
 
     def refuse(value: Any) -> None:
-        assert (config["port"], config["bind"]) == (1, ("10.9.9.9",))
-        raise ConfigError("Failed to bind to specified addresses.")
+        assert (config["loglevel"], config["mem-default-weights"]) == ("debug", (1.0, 1.0, 0.0, 0.0))
+        raise ConfigError("Not with these weights.")
 
     config.on_change("timeout", listen("timeout"))
-    config.on_change("port", listen("port"))
-    config.on_change("bind", refuse)
+    config.on_change("loglevel", listen("loglevel"))
+    config.on_change("mem-default-weights", refuse)
     config.on_change("maxclients", listen("maxclients"))
     with pytest.raises(ConfigError) as caught:
-        config.set({"timeout": "5", "port": "1", "bind": "10.9.9.9", "maxclients": "20"})
-    assert caught.value.message == failed("bind", "Failed to bind to specified addresses.")
-    assert heard == [("timeout", 5), ("port", 1), ("port", 7171), ("timeout", 0)]
+        config.set({"timeout": "5", "loglevel": "debug", "mem-default-weights": "1 1 0 0", "maxclients": "20"})
+    assert caught.value.message == failed("mem-default-weights", "Not with these weights.")
+    assert heard == [("timeout", 5), ("loglevel", "debug"), ("loglevel", "notice"), ("timeout", 0)]
     assert config.get([b"*"]) == Config.defaults().get([b"*"])
 
 
@@ -396,10 +448,10 @@ def test_a_listener_that_fails_takes_all_back(caplog: pytest.LogCaptureFixture) 
         raise ZeroDivisionError
 
     config.on_change("timeout", once)
-    config.on_change("port", fail)
+    config.on_change("maxclients", fail)
     with pytest.raises(ZeroDivisionError):
-        config.set({"timeout": "5", "port": "1"})
-    assert (config["timeout"], config["port"]) == (0, 7171)
+        config.set({"timeout": "5", "maxclients": "20"})
+    assert (config["timeout"], config["maxclients"]) == (0, 10000)
     assert "Failed restoring the previous timeout setting" in caplog.text
 
 
@@ -414,6 +466,7 @@ def test_a_listener_that_fails_takes_all_back(caplog: pytest.LogCaptureFixture) 
         ([b"t?meout", b"TIME*", b"x"], {"timeout": "0"}),
         ([b"APPEND*"], {"appendonly": "yes", "appendfilename": "appendonly.aof", "appendfsync": "everysec"}),
         ([b"[m-m]axclients", b"port"], {"maxclients": "10000", "port": "7171"}),
+        ([b"save", b"appendonly"], {"save": "", "appendonly": "yes"}),
         ([b"\xff", b"time", b""], {}),
         ([], {}),
     ],
@@ -448,6 +501,13 @@ def test_file_format(tmp_path: Path) -> None:
     assert config.text("client-output-buffer-limit") == "normal 1 2 3 slave 4 5 6 pubsub 7 8 9"
 
 
+@pytest.mark.parametrize("line", ['save ""', "SAVE ''"])
+def test_an_empty_word_is_a_value(tmp_path: Path, line: str) -> None:
+    """As redis.conf says it."""
+    config = load_text(tmp_path, line)
+    assert (config["save"], config.get([b"save"])) == ("", {"save": ""})
+
+
 def test_bytes_that_are_not_utf8_survive(tmp_path: Path) -> None:
     """A password of any bytes, written as they are or escaped."""
     for line in (b"requirepass \xff\xfe\n", rb'requirepass "\xff\xFE"'):
@@ -471,6 +531,10 @@ def test_bytes_that_are_not_utf8_survive(tmp_path: Path) -> None:
         ("port 70000", "argument must be between 0 and 65535 inclusive"),
         ("client-output-buffer-limit normal 1 1", "Wrong number of arguments in buffer limit configuration."),
         ("bind", BAD_BIND),
+        ("appendonly always", "argument must be 'yes' or 'no'"),
+        ("save", "wrong number of arguments"),
+        ("save 900 1", "wrong number of arguments"),
+        ('save "900 1"', 'argument(s) must be one of the following: ""'),
         ("appendfilename a/b", "argument can't be a path, just a filename"),
     ],
 )
@@ -510,9 +574,12 @@ def test_overrides(tmp_path: Path) -> None:
             ("client-output-buffer-limit", ["normal 1 1 1 pubsub 2 2 2"]),
             ("dir", ["/data"]),
             ("requirepass", [""]),
+            ("save", [""]),
+            ("appendonly", ["no"]),
         ],
     )
     assert (config["timeout"], config["port"], config["dir"]) == (3, 5, "/data")
+    assert (config["save"], config["appendonly"]) == ("", False)
     assert config["bind"] == ("10.0.0.1", "-::1")
     assert config.text("client-output-buffer-limit") == "normal 1 1 1 pubsub 2 2 2"
 
@@ -609,11 +676,21 @@ def test_version(word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
 def test_help(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names the file in which the settings are explained; every option that it mentions exists."""
+    """Names the file in which the settings are explained; every option that it mentions exists.
+
+    On the lines that show a command, that is an option of the command.
+    """
     assert cli.main([word]) == 0
     printed = capsys.readouterr().out
     assert str(conf.PATH) in printed
-    assert set(re.findall(r"--([a-z-]+)", printed)) <= {*OPTIONS, "version", "help", "name"}
+    known: dict[str | None, set[str]] = {None: {*OPTIONS, "version", "help", "name"}}
+    for command in ("export", "import"):
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        known[command] = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
+    for line in printed.splitlines():
+        shown = re.match(r" +recalld (export|import) ", line)
+        assert set(re.findall(r"--([a-z-]+)", line)) <= known[shown[1] if shown else None], line
 
 
 def test_python_m() -> None:
@@ -886,6 +963,20 @@ def test_redis_gives_the_same_errors(real_redis: redis.Redis) -> None:
     assert answers == SET_ERRORS_OF_REDIS
 
 
+def test_redis_gives_the_same_reasons_at_start(real_redis: redis.Redis) -> None:
+    """Asked by CONFIG SET, which Redis allows for these options."""
+    answers = []
+    for name, text, _ in START_ERRORS_OF_REDIS:
+        with pytest.raises(redis.ResponseError) as caught:
+            real_redis.execute_command("CONFIG", "SET", name, text)  # type: ignore[no-untyped-call]
+        answers.append((name, text, str(caught.value)))
+    assert answers == [(name, text, failed(name, reason)) for name, text, reason in START_ERRORS_OF_REDIS]
+
+
+def test_redis_without_snapshots_shows_the_same(real_redis: redis.Redis) -> None:
+    assert real_redis.config_get("save") == Config.defaults().get([b"save"]) == {"save": ""}
+
+
 def test_redis_matches_the_same_keys(real_redis: redis.Redis) -> None:
     """2000 random patterns against 200 random keys, and in any case against the names of Redis's options."""
     dice = random.Random(7171)
@@ -898,7 +989,8 @@ def test_redis_matches_the_same_keys(real_redis: redis.Redis) -> None:
     for pattern in patterns:
         pipe.keys(pattern)
     for pattern in folded:
-        pipe.execute_command("CONFIG", "GET", pattern)  # type: ignore[no-untyped-call]
+        # In one word, so that redis-py makes a dict of the reply whichever protocol it speaks.
+        pipe.execute_command("CONFIG GET", pattern)  # type: ignore[no-untyped-call]
     answers = pipe.execute()
     for pattern, found in zip(patterns, answers[:2000], strict=True):
         assert [key for key in keys if glob_match(pattern, key)] == sorted(found), pattern

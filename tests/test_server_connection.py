@@ -174,6 +174,17 @@ def test_quit_answers_what_came_before_and_runs_nothing_behind(server: Running, 
     assert wire("EXISTS", "k") == 0
 
 
+def test_quit_behind_a_thread_runs_nothing_behind(wire: Wire, other: Wire) -> None:
+    """KEYS over many keys is matched in a thread; what is read while it works stays unrun too."""
+    wire.pipeline(*(("MEM.CREATE", f"k{n}", "MODE", "SEARCH") for n in range(1200)))
+    last = pack("MEM.CREATE", "late", "MODE", "SEARCH")
+    other.sock.sendall(pack("KEYS", "k1199") + pack("QUIT") + last)
+    other.sock.sendall(last)
+    assert [other.read(), other.read()] == [[b"k1199"], "OK"]
+    assert is_closed(other)
+    assert wire("EXISTS", "late") == 0
+
+
 def test_quit_closes_a_connection_that_wants_no_replies(wire: Wire, other: Wire) -> None:
     other.sock.sendall(pack("CLIENT", "REPLY", "OFF") + pack("QUIT") + pack("MEM.CREATE", "k", "MODE", "SEARCH"))
     assert is_closed(other)
@@ -253,6 +264,15 @@ def test_redis_py_reads_the_list(server: Running, protocol: int) -> None:
         mine = client.client_info()
         assert (mine["name"], mine["resp"], mine["lib-name"]) == ("py", str(protocol), "redis-py")
         assert [line["id"] for line in client.client_list(client_id=[mine["id"]])] == [str(mine["id"])]
+
+
+def test_list_adds_up_what_is_held(wire: Wire, other: Wire) -> None:
+    """Input that is no whole command yet, and what is queued."""
+    other.sock.sendall(pack("MULTI") + pack("ECHO", "12345") + pack("ECHO", "678") + b"*2\r\n$4\r\nPI")
+    assert [other.read() for _ in range(3)] == ["OK", "QUEUED", "QUEUED"]
+    line = client_list(wire)[-1]
+    assert (line["multi"], line["multi-mem"], line["flags"]) == ("2", "8", "x")
+    assert (line["qbuf"], line["omem"], line["tot-mem"]) == ("10", "0", "18")
 
 
 def test_list_by_type_and_id(server: Running, wire: Wire, other: Wire) -> None:

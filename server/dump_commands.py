@@ -1,0 +1,157 @@
+"""DUMP and RESTORE: a memory as bytes, with its records, times, counter and settings (payload.py draws them).
+
+A large memory is written, and a large payload read, in a thread. DUMP gives the moment at which it came; RESTORE stops
+its connection until it is done, and decides at its end whether the key is free.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.reply import OK, SimpleString
+from .arguments import Words, integer
+from .base import freeze
+from .commands import PendingWrite, command
+from .entries import Drop, Restore
+from .errors import CommandError, syntax_error
+from .payload import Loaded, PayloadDamaged, dump, load
+
+if TYPE_CHECKING:
+    from .client import Client
+
+_INT64_MAX = (1 << 63) - 1
+# So many rows are written in about a millisecond, so many bytes read in two (20 records, their texts analysed anew):
+# below it a thread is not worth the handover.
+_DUMP_INLINE = 64
+_RESTORE_INLINE = 1 << 13
+
+
+@command(
+    "DUMP",
+    arity=2,
+    flags="readonly",
+    keys=(1, 1, 1),
+    usage="DUMP key",
+    complexity="O(records)",
+    group="generic",
+)
+def dump_(ctx: Client, args: list[bytes]) -> Any:
+    """Give a memory as bytes that RESTORE takes, here or elsewhere; nil where there is no such key."""
+    keyspace = ctx.server.keyspace
+    memory = keyspace.get(args[0], ctx.now)
+    if memory is None:
+        return None
+    work = partial(dump, freeze(b"", memory, 0, ctx.now), keyspace.vocabulary)
+    return work() if ctx.in_exec or memory.table.n <= _DUMP_INLINE else ctx.background(work)
+
+
+@dataclass(slots=True, frozen=True)
+class _Order:
+    """What RESTORE asks for. `deadline` is unix milliseconds, 0 for none."""
+
+    key: bytes
+    payload: bytes
+    deadline: int
+    replace: bool
+
+
+@command(
+    "RESTORE",
+    arity=-4,
+    flags="write denyoom",
+    keys=(1, 1, 1),
+    key_flags=["OW update"],
+    usage="RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
+    complexity="O(records)",
+    group="generic",
+    options=[
+        "ttl: milliseconds until the key goes, 0 for never",
+        "payload: of DUMP. What does not hold is refused and changes nothing",
+        "REPLACE: overwrite the key where it exists",
+        "ABSTTL: ttl is unix time in milliseconds; one that has passed leaves no key",
+        "IDLETIME seconds, FREQ frequency: accepted; no key is evicted here for not being used",
+    ],
+)
+def restore(ctx: Client, args: list[bytes]) -> Any:
+    """Make a key of what DUMP gave."""
+    order = _read_order(ctx, args)
+    if ctx.in_exec or len(order.payload) <= _RESTORE_INLINE:
+        return _commit(ctx, order, _load(order.payload))
+
+    reply = PendingWrite(loop=ctx.server.loop)
+
+    def then(done: Future[Any]) -> None:
+        if reply.cancelled() or done.cancelled():
+            reply.cancel()
+            return
+        try:
+            ctx.now = ctx.server.clock()
+            # The log may have failed, and another client taken the key, while the thread read.
+            if ctx.server.log.failure is not None:
+                raise CommandError(ctx.server.log.failure, "MISCONF")
+            _refuse_busy(ctx, order.key, replace=order.replace)
+            reply.set_result(_commit(ctx, order, done.result()))
+        except Exception as error:
+            reply.set_exception(error)
+
+    ctx.background(partial(_load, order.payload)).add_done_callback(then)
+    return reply
+
+
+def _read_order(ctx: Client, args: list[bytes]) -> _Order:
+    """Read the words; as in Redis the options first, then whether the key is free, then the ttl."""
+    options: dict[bytes, int] = {}
+    words = Words(args, 3)
+    while words:
+        option = words.option()
+        match option:
+            case b"REPLACE" | b"ABSTTL":
+                options[option] = 1
+            case b"IDLETIME" if b"FREQ" not in options:
+                options[option] = words.integer()
+                if options[option] < 0:
+                    raise CommandError("Invalid IDLETIME value, must be >= 0")
+            case b"FREQ" if b"IDLETIME" not in options:
+                options[option] = words.integer()
+                if not 0 <= options[option] <= 255:
+                    raise CommandError("Invalid FREQ value, must be >= 0 and <= 255")
+            case _:
+                raise syntax_error()
+    replace = b"REPLACE" in options
+    _refuse_busy(ctx, args[0], replace=replace)
+    deadline = integer(args[1])
+    if deadline < 0:
+        raise CommandError("Invalid TTL value, must be >= 0")
+    if deadline and b"ABSTTL" not in options:
+        deadline += ctx.now
+        if deadline > _INT64_MAX:
+            raise CommandError("invalid expire time in 'restore' command")
+    return _Order(args[0], args[2], deadline, replace)
+
+
+def _refuse_busy(ctx: Client, key: bytes, *, replace: bool) -> None:
+    if ctx.server.keyspace.get(key, ctx.now) is not None and not replace:
+        raise CommandError("Target key name already exists.", "BUSYKEY")
+
+
+def _load(payload: bytes) -> Loaded:
+    try:
+        return load(payload)
+    except PayloadDamaged:
+        raise CommandError("DUMP payload version or checksum are wrong") from None
+
+
+def _commit(ctx: Client, order: _Order, loaded: Loaded) -> SimpleString:
+    server = ctx.server
+    widest = server.config["mem-max-dim"]
+    if loaded.settings.dim > widest:
+        raise CommandError(f"DIM must be between 1 and mem-max-dim ({widest})")
+    if 0 < order.deadline <= ctx.now:
+        if order.key in server.keyspace.memories:
+            server.commit(Drop((order.key,)))
+        return OK
+    server.commit(Restore(order.key, order.payload, order.deadline, ctx.now, loaded))
+    return OK

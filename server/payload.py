@@ -1,0 +1,312 @@
+"""One memory as bytes that may travel: what DUMP gives and RESTORE takes.
+
+    payload := magic base crc
+    magic   := "RECALLD-DUMP-1\\r\\n"       16 bytes; the number is the version
+    base    := a base file (base.py) of one memory, under the key ""
+    crc     := crc32c of all before it, 4 bytes, little-endian
+
+Rule 1: a payload comes from anywhere and a checksum proves nothing about who made it, so each value is checked against
+        what a memory can hold. One that does not fit refuses the whole, before anything has changed.
+Rule 2: what follows from the records is computed again and not read: words, posting lists, vector sums, lengths. So a
+        payload can be any memory, but never one whose answers contradict its records. Of the words only their number
+        is taken, `doc_len`: up to there the text is analysed, as mem-max-terms-per-doc had it where it was written.
+Rule 3: `load` may run in a thread, `Loaded.attach` belongs to the loop: it enters the words into the vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from array import array
+from collections.abc import Callable, Sized
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from ..index.analyzer import LANGUAGES, Vocabulary, analyzer_for
+from ..index.columns import NEVER, POSTINGS_MIN, Table
+from ..index.memory import Memory
+from ..index.postings import Packed, Postings, pack
+from ..index.settings import FUSIONS, METRICS, MODES, Settings
+from ..index.vectors import BLOCK, VectorTable
+from .arguments import TTL_MAX_S
+from .base import MAGIC as BASE_MAGIC
+from .base import MEMORY, Frozen, write_base
+
+MAGIC = b"RECALLD-DUMP-1\r\n"
+_CRC = struct.Struct("<I")
+# Of a base: where its directory starts, how long it is, the directory's CRC and the end mark, which the CRC of the
+# whole covers.
+_TRAILER = struct.Struct("<QQ16x")
+
+_INT64_MAX = (1 << 63) - 1
+#: Times are within ten thousand years of 1970, deadlines within twice that: arguments.py lets no other in.
+_TIME_MAX = TTL_MAX_S * 1000
+_DIM_MAX = 65536  # the most that mem-max-dim can be
+# A stored unit vector is float64 rounded to float32, so its length is 1 to within 2**-24. The bounds of the scan
+# (index/vectors.py) rely on it: a longer one would be missed or found by chance.
+_UNIT_TOLERANCE = 2.0**-24 * 1.001
+
+Array = npt.NDArray[Any]
+
+
+class PayloadDamaged(ValueError):
+    """No payload of this version, or one that no memory can be made of."""
+
+
+def dump(frozen: Frozen, vocabulary: Vocabulary) -> bytes:
+    """The payload of a frozen memory; its key and the key's deadline are not in it."""
+    file = BytesIO()
+    file.write(MAGIC)
+    write_base(file, [frozen._replace(key=b"", deadline=0)], vocabulary)
+    file.write(_CRC.pack(crc32c(file.getvalue())))
+    return file.getvalue()
+
+
+@dataclass(slots=True, frozen=True)
+class Loaded:
+    """A payload, checked and computed, whose words have numbers of their own still."""
+
+    settings: Settings
+    next_id: int
+    created_at: int
+    updated_at: int
+    _table: Table
+    _words: list[str]
+    _packed: Packed | None
+
+    def attach(self, vocabulary: Vocabulary) -> Memory:
+        """The memory, its words entered into `vocabulary`. Once only: the memory takes the table over."""
+        table = self._table
+        ids = np.fromiter(map(vocabulary.id_of, self._words), np.uint32, len(self._words))
+        if table.n:
+            table.fwd_terms = ids[table.fwd_terms]
+        if self._packed is not None:
+            table.postings = Postings.restored(self._packed._replace(terms=ids[self._packed.terms]))
+        return Memory.restored(self.settings, vocabulary, table, self.next_id, self.created_at, self.updated_at)
+
+
+def load(payload: bytes) -> Loaded:
+    """Check a payload and compute what follows from it. Raises PayloadDamaged."""
+    end = len(payload) - _CRC.size
+    _hold(payload[: len(MAGIC)] == MAGIC and end >= len(MAGIC))
+    whole = memoryview(payload)
+    _hold(_CRC.unpack(whole[end:])[0] == crc32c(whole[:end]))
+    sections = _Sections(whole[len(MAGIC) : end])
+    settings = settings_of(sections.settings)
+
+    about = sections.array("memories", "memory")
+    _hold(len(about) == 1)
+    (settings_at, n, vectors, vector_at, next_id, next_serial, created_at, updated_at, _, _) = about.tolist()[0]
+    _hold(settings_at == 0 and vector_at == 0 and 1 <= next_id < NEVER and 1 <= next_serial < NEVER)
+    _hold(abs(created_at) <= _TIME_MAX and abs(updated_at) <= _TIME_MAX)
+
+    columns = _Columns(sections, n, next_serial)
+    has_vector = columns.has_vector
+    _hold(int(has_vector.sum()) == vectors)
+    _hold(vectors == {"SEARCH": 0, "VECTOR": n}.get(settings.mode, vectors))
+    table_of_vectors = _vectors(sections, settings, np.flatnonzero(has_vector)) if settings.has_vectors else None
+    words = _Words(settings, columns.texts, columns.doc_len)
+    table = Table.restored(
+        settings,
+        columns.ids,
+        columns.texts,
+        columns.metas,
+        columns.tags,
+        columns.wide,
+        words.doc_len,
+        has_vector,
+        words.counts,
+        words.terms,
+        words.halves,
+        None,
+        table_of_vectors,
+        next_serial,
+    )
+    return Loaded(settings, next_id, created_at, updated_at, table, words.words, words.packed)
+
+
+def _hold(condition: bool) -> None:
+    if not condition:
+        raise PayloadDamaged("DUMP payload version or checksum are wrong")
+
+
+# -- settings
+
+
+def _real(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and low <= value <= high
+
+
+def _integer(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def _one_of(*names: str) -> Callable[[Any], bool]:
+    return lambda value: value in names
+
+
+_LARGEST = math.nextafter(math.inf, 0)
+_is_weight = _real(0, _LARGEST)
+
+#: What each field of Settings may be, as MEM.CREATE has it.
+CHECKS: dict[str, Callable[[Any], bool]] = {
+    "mode": _one_of(*MODES),
+    "dim": _integer(0, _DIM_MAX),
+    "metric": _one_of(*METRICS),
+    "weights": lambda value: isinstance(value, list) and len(value) == 4 and all(map(_is_weight, value)),
+    "half_life": _integer(1, _INT64_MAX),
+    "fusion": _one_of(*FUSIONS),
+    "lang": _one_of(*LANGUAGES),
+    "k1": _real(0, _LARGEST),
+    "b": _real(0, 1),
+}
+
+
+def settings_of(fields: Any) -> Settings:
+    """Settings from a JSON object that somebody else wrote. Raises PayloadDamaged, which names the bad one."""
+    if not isinstance(fields, dict):
+        raise PayloadDamaged("settings are an object")
+    for name, value in fields.items():
+        if name not in CHECKS or not CHECKS[name](value):
+            raise PayloadDamaged(f"the setting {name} cannot be {json.dumps(value)[:100]}")
+    if len(fields) < len(CHECKS):
+        raise PayloadDamaged(f"no setting {sorted(CHECKS.keys() - fields)[0]}")
+    weights = [float(weight) for weight in fields["weights"]]
+    settings = Settings(**{**fields, "weights": tuple(weights), "k1": float(fields["k1"]), "b": float(fields["b"])})
+    if settings.has_vectors != (settings.dim > 0):
+        raise PayloadDamaged(f"the setting dim cannot be {settings.dim} with mode {settings.mode}")
+    return settings
+
+
+# -- columns
+
+
+class _Sections:
+    """The sections of the base in a payload, by name."""
+
+    def __init__(self, base: memoryview) -> None:
+        self._base = base
+        _hold(len(base) >= len(BASE_MAGIC) + _TRAILER.size and base[: len(BASE_MAGIC)] == BASE_MAGIC)
+        directory_end = len(base) - _TRAILER.size
+        start, length = _TRAILER.unpack(base[directory_end:])
+        _hold(start + length == directory_end)
+        try:
+            directory = json.loads(bytes(base[start:directory_end]).decode())
+        except (ValueError, RecursionError):
+            directory = None
+        _hold(isinstance(directory, dict) and isinstance(directory.get("sections"), dict))
+        self._directory: dict[str, Any] = directory["sections"]
+        self._end = start
+        several = directory.get("settings")
+        _hold(isinstance(several, list) and len(several) == 1)
+        self.settings = several[0]
+
+    def _bytes(self, name: str, kind: str) -> memoryview:
+        """A section, empty where there is none; `kind` is what the directory must call it."""
+        if name not in self._directory:
+            return self._base[:0]
+        entry = self._directory[name]
+        _hold(isinstance(entry, list) and len(entry) == 4)
+        offset, size, _, written = entry
+        _hold(type(offset) is int and type(size) is int and written == kind)
+        _hold(0 <= offset <= self._end and 0 <= size <= self._end - offset)
+        return self._base[offset : offset + size]
+
+    def array(self, name: str, kind: str) -> Array:
+        """A column as numpy calls its `kind`, or "memory"; a copy."""
+        data = self._bytes(name, kind)
+        dtype = np.dtype(MEMORY if kind == "memory" else kind)
+        _hold(len(data) % dtype.itemsize == 0)
+        return np.frombuffer(data, dtype).copy() if len(data) else np.zeros(0, dtype)
+
+    def strings(self, name: str) -> list[bytes]:
+        data = bytes(self._bytes(name, "S"))
+        lengths = self.array(name + ".len", "<u4")
+        ends = np.cumsum(lengths, dtype=np.int64)
+        _hold(len(data) == (int(ends[-1]) if len(ends) else 0))
+        return [data[start:end] for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+
+    def lists(self, name: str) -> list[tuple[bytes, ...]]:
+        words = self.strings(name)
+        counts = self.array(name + ".n", "<u4")
+        ends = np.cumsum(counts, dtype=np.int64)
+        _hold(len(words) == (int(ends[-1]) if len(ends) else 0))
+        return [tuple(words[start:end]) for start, end in zip((ends - counts).tolist(), ends.tolist(), strict=True)]
+
+
+class _Columns:
+    """The columns of `n` records, each value one that a record can have."""
+
+    def __init__(self, sections: _Sections, n: int, next_serial: int) -> None:
+        self.ids, self.texts = sections.strings("ids"), sections.strings("texts")
+        self.metas, self.tags = sections.lists("metas"), sections.lists("tags")
+        self.doc_len, self.has_vector = sections.array("doc_len", "<i4"), sections.array("has_vector", "|u1")
+        created, updated, deadline, serial = (
+            sections.array(name, "<i8") for name in ("created", "updated", "deadline", "serial")
+        )
+        importance = sections.array("importance", "<f8")
+        self.wide: list[Array] = [created, updated, deadline, serial, importance]
+        columns: list[Sized] = [self.ids, self.texts, self.metas, self.tags, self.doc_len, self.has_vector, *self.wide]
+        _hold(all(len(column) == n for column in columns))
+        _hold(len(set(self.ids)) == n)
+        _hold(all(len(meta) % 2 == 0 and len(set(meta[::2])) * 2 == len(meta) for meta in self.metas))
+        _hold(all(len(set(tags)) == len(tags) for tags in self.tags))
+        # Not abs(): the smallest int64 has none.
+        for times in (created, updated):
+            _hold(bool(((times >= -_TIME_MAX) & (times <= _TIME_MAX)).all()))
+        _hold(bool(((deadline == NEVER) | ((deadline > 0) & (deadline <= 2 * _TIME_MAX))).all()))
+        _hold(bool(((serial > 0) & (serial < next_serial)).all()) and len(np.unique(serial)) == n)
+        _hold(bool(((importance >= 0) & (importance <= 1)).all()))
+        _hold(bool((self.doc_len >= 0).all()) and bool((self.has_vector <= 1).all()))
+
+
+def _vectors(sections: _Sections, settings: Settings, slots: npt.NDArray[np.int64]) -> VectorTable:
+    """The vectors, in order of their records' `slots`."""
+    flat = sections.array("vectors", "<f4")
+    _hold(len(flat) == len(slots) * settings.dim)
+    rows = flat.reshape(len(slots), settings.dim)
+    cosine = settings.metric == "COSINE"
+    norms = np.empty(len(rows), np.float64)
+    for start in range(0, len(rows), BLOCK):
+        wide = rows[start : start + BLOCK].astype(np.float64)
+        norms[start : start + BLOCK] = (wide * wide).sum(axis=1)
+    _hold(bool(np.isfinite(norms).all()))
+    if cosine:
+        _hold(bool((np.abs(np.sqrt(norms) - 1.0) <= _UNIT_TOLERANCE).all()))
+    derived = np.zeros(settings.dim, np.int64) if cosine else norms
+    table = VectorTable.restored(rows, settings.metric, slots, derived)
+    return table.taken(np.arange(len(rows), dtype=np.int32), slots)  # which adds the sum up
+
+
+class _Words:
+    """The forward index and posting lists of texts, under a vocabulary of their own: `words`, by term id."""
+
+    def __init__(self, settings: Settings, texts: list[bytes], limits: Array) -> None:
+        vocabulary = Vocabulary()
+        terms, halves, counts, doc_len = array("I"), array("H"), array("I"), array("i")
+        if settings.has_text:
+            document = analyzer_for(settings.lang, vocabulary).document
+            for text, limit in zip(texts, limits.tolist(), strict=True):
+                found = document(text, limit)
+                terms.extend(found.terms)
+                halves.extend(found.tfs)
+                counts.append(len(found.terms))
+                doc_len.append(found.doc_len)
+        else:
+            counts.extend([0] * len(texts))
+            doc_len.extend([0] * len(texts))
+        self.words = [vocabulary.word(term) for term in range(len(vocabulary))]
+        self.terms = np.array(terms, np.uint32)
+        self.halves = np.array(halves, np.uint16)
+        self.counts = np.array(counts, np.uint32)
+        self.doc_len = np.array(doc_len, np.int32)
+        self.packed: Packed | None = None
+        if len(texts) >= POSTINGS_MIN and len(self.terms):
+            slots = np.repeat(np.arange(len(texts), dtype=np.int64), self.counts)
+            self.packed = pack(slots, self.terms, self.halves)

@@ -1,0 +1,266 @@
+"""The lines of an export: memories and records as JSON, to the byte and the millisecond.
+
+    file   := header (memory record*)* end              one JSON object per line, UTF-8
+    header := {"recalld": 1}                            the format's version
+    memory := {"memory": word, "settings": {..}, "next_id": n, "created_at": ms, "deadline": ms}
+    record := {"id": word, "text": word, "vector": "base64 of float32, little-endian", "meta": {field: value, ..},
+               "tags": [word, ..], "importance": x, "created_at": ms, "updated_at": ms, "deadline": ms}
+    end    := {"end": {"memories": n, "records": n}}    without it the file is torn
+    word   := "UTF-8" | {"base64": ".."}                bytes that are no UTF-8
+
+`settings` are as MEM.CONFIG shows them, times are unix milliseconds, and what a record lacks is left out. `meta` is a
+list of [field, value] where a word of it is no UTF-8; either form keeps its order.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..index.settings import Settings
+from .arguments import TTL_MAX_S
+from .payload import PayloadDamaged, settings_of
+
+VERSION = 1
+_TIME_MAX = TTL_MAX_S * 1000
+_WEIGHTS = ("keyword", "vector", "recency", "importance")
+
+
+class BadLine(Exception):
+    """Why a line is no line of this format."""
+
+
+@dataclass(slots=True, frozen=True)
+class About:
+    """A memory without its records. `deadline` is the key's, None for none."""
+
+    key: bytes
+    settings: Settings
+    next_id: int
+    created_at: int
+    deadline: int | None
+
+
+@dataclass(slots=True, frozen=True)
+class Record:
+    """A record as it is stored. `vector` is float32 bytes, b"" for none."""
+
+    id: bytes
+    text: bytes
+    vector: bytes
+    meta: tuple[tuple[bytes, bytes], ...]
+    tags: tuple[bytes, ...]
+    importance: float
+    created_at: int
+    updated_at: int
+    deadline: int | None
+
+
+# -- writing
+
+
+def line_of(fields: dict[str, Any]) -> bytes:
+    """One line; None and what is empty are left out, but for the text."""
+    held = {name: value for name, value in fields.items() if value is not None and value != [] and value != {}}
+    return json.dumps(held, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def about_line(about: About) -> bytes:
+    settings = about.settings
+    shown = {
+        "mode": settings.mode,
+        "dim": settings.dim,
+        "metric": settings.metric,
+        "weights": dict(zip(_WEIGHTS, settings.weights, strict=True)),
+        "halflife": settings.half_life,
+        "fusion": settings.fusion,
+        "lang": settings.lang,
+        "k1": settings.k1,
+        "b": settings.b,
+    }
+    return line_of(
+        {
+            "memory": _word(about.key),
+            "settings": shown,
+            "next_id": about.next_id,
+            "created_at": about.created_at,
+            "deadline": about.deadline,
+        }
+    )
+
+
+def record_line(record: Record) -> bytes:
+    pairs = [(_word(field), _word(value)) for field, value in record.meta]
+    meta: Any = pairs
+    if all(isinstance(word, str) for pair in pairs for word in pair):
+        meta = dict(pairs)
+    return line_of(
+        {
+            "id": _word(record.id),
+            "text": _word(record.text),
+            "vector": base64.b64encode(record.vector).decode() if record.vector else None,
+            "meta": meta,
+            "tags": [_word(tag) for tag in record.tags],
+            "importance": record.importance,
+            "created_at": record.created_at,
+            "updated_at": record.updated_at,
+            "deadline": record.deadline,
+        }
+    )
+
+
+def _word(word: bytes) -> str | dict[str, str]:
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(word).decode()}
+
+
+# -- reading
+
+
+def fields_of(line: bytes) -> dict[str, Any]:
+    """The object of a line. Raises BadLine."""
+    try:
+        value = json.loads(line.decode(), object_pairs_hook=_pairs, parse_constant=_no_number)
+    except UnicodeDecodeError as error:
+        raise BadLine(f"byte {error.start + 1} is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise BadLine(f"not JSON at column {error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, a thousand brackets
+        raise BadLine("not JSON that anybody exported") from None
+    if not isinstance(value, dict):
+        raise BadLine("not a JSON object")
+    return value
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise BadLine("an object names a field twice")
+    return found
+
+
+def _no_number(name: str) -> None:
+    raise BadLine(f"{name} is no JSON number")
+
+
+def read_about(fields: dict[str, Any]) -> About:
+    """A `memory` line. Raises BadLine."""
+    _only(fields, {"memory", "settings", "next_id", "created_at", "deadline"})
+    shown = _needed(fields, "settings")
+    if not isinstance(shown, dict):
+        raise BadLine("settings is no object")
+    return About(
+        _bytes(fields["memory"], "memory"),
+        read_settings(shown),
+        _integer(fields, "next_id", 1, (1 << 62) - 1),
+        _integer(fields, "created_at", -_TIME_MAX, _TIME_MAX),
+        _integer(fields, "deadline", 1, (1 << 63) - 1) if "deadline" in fields else None,
+    )
+
+
+def read_settings(shown: dict[str, Any]) -> Settings:
+    """Settings as MEM.CONFIG shows them. Raises BadLine."""
+    fields = dict(shown)
+    weights = fields.get("weights")
+    if isinstance(weights, dict) and weights.keys() == set(_WEIGHTS):
+        fields["weights"] = [weights[name] for name in _WEIGHTS]
+    if "halflife" in fields:
+        fields["half_life"] = fields.pop("halflife")
+    try:
+        return settings_of(fields)
+    except PayloadDamaged as error:
+        raise BadLine(str(error)) from None
+
+
+def read_record(fields: dict[str, Any], settings: Settings) -> Record:
+    """A `record` line of a memory with these settings. Raises BadLine."""
+    _only(fields, set(Record.__slots__))
+    importance = fields.get("importance", 0.5)
+    if type(importance) not in (int, float) or not 0 <= importance <= 1:
+        raise BadLine("importance is no number from 0 to 1")
+    tags = fields.get("tags", [])
+    if not isinstance(tags, list):
+        raise BadLine("tags is no list")
+    return Record(
+        _bytes(_needed(fields, "id"), "id"),
+        _bytes(_needed(fields, "text"), "text"),
+        _vector(fields.get("vector"), settings),
+        _meta(fields.get("meta", {})),
+        tuple(dict.fromkeys(_bytes(tag, "a tag") for tag in tags)),
+        float(importance),
+        _integer(fields, "created_at", -_TIME_MAX, _TIME_MAX),
+        _integer(fields, "updated_at", -_TIME_MAX, _TIME_MAX),
+        _integer(fields, "deadline", 1, 2 * _TIME_MAX) if "deadline" in fields else None,
+    )
+
+
+def _only(fields: dict[str, Any], known: set[str]) -> None:
+    if unknown := sorted(fields.keys() - known):
+        raise BadLine(f"a field that this version does not know: {unknown[0]}")
+
+
+def _needed(fields: dict[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise BadLine(f"no {name}")
+    return fields[name]
+
+
+def _integer(fields: dict[str, Any], name: str, low: int, high: int) -> int:
+    value = _needed(fields, name)
+    if type(value) is not int or not low <= value <= high:
+        raise BadLine(f"{name} is no integer from {low} to {high}")
+    return value
+
+
+def _bytes(value: Any, name: str) -> bytes:
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return _unbase64(value["base64"], name)
+    if not isinstance(value, str):
+        raise BadLine(f"{name} is neither a string nor base64")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise BadLine(f"{name} holds half a surrogate pair") from None
+
+
+def _unbase64(value: Any, name: str) -> bytes:
+    try:
+        if not isinstance(value, str):
+            raise ValueError
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        raise BadLine(f"{name} is no base64") from None
+
+
+def _meta(value: Any) -> tuple[tuple[bytes, bytes], ...]:
+    pairs = list(value.items()) if isinstance(value, dict) else value
+    if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        raise BadLine("meta is neither an object nor a list of [field, value]")
+    found = tuple((_bytes(field, "a field of meta"), _bytes(word, "a value of meta")) for field, word in pairs)
+    if len(dict(found)) < len(found):
+        raise BadLine("meta names a field twice")
+    return found
+
+
+def _vector(value: Any, settings: Settings) -> bytes:
+    if value is None:
+        if settings.mode == "VECTOR":
+            raise BadLine("no vector, which a memory of mode VECTOR needs")
+        return b""
+    if not settings.has_vectors:
+        raise BadLine("a vector, which a memory of mode SEARCH does not store")
+    blob = _unbase64(value, "vector")
+    if len(blob) != 4 * settings.dim:
+        raise BadLine(f"the vector has {len(blob)} bytes, a dim of {settings.dim} makes {4 * settings.dim}")
+    numbers = np.frombuffer(blob, "<f4")
+    if not np.isfinite(numbers).all():
+        raise BadLine("the vector contains NaN or infinity")
+    if settings.metric == "COSINE" and not numbers.any():
+        raise BadLine("a zero vector has no direction to compare under COSINE")
+    return blob

@@ -1,0 +1,91 @@
+"""Rewriting the log: a compact base of the state at one moment, written while reads and writes go on.
+
+    1 `Log.switch`     everything logged so far stays in the old files, what follows goes to a new incr file
+    2 `Snapshot.walk`  every memory as of that moment, some hundred per turn of the loop
+    3 `write_base`     in a thread, from views; synced, renamed to its name
+    4 `Log.install`    the manifest names the new base and the incr files since; the old files go
+
+Whatever fails, the files before it stay the state, and the log goes on in the new incr file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from .aof import FileLog
+from .snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from .server import Server
+
+log = logging.getLogger("recalld")
+
+# Keys frozen per turn of the loop: about a millisecond.
+_KEYS_PER_TURN = 300
+
+
+class Rewriter:
+    """The rewrites of one server; what is public INFO shows."""
+
+    def __init__(self, server: Server, file_log: FileLog) -> None:
+        self._server = server
+        self.log = file_log
+        self._task: asyncio.Task[bool] | None = None
+        self.last_ok = True
+        self.last_save_s = int(server.clock() // 1000)
+        self.last_took_s = -1
+        self.started = 0.0
+
+    @property
+    def running(self) -> bool:
+        return self._task is not None
+
+    def start(self) -> asyncio.Task[bool]:
+        """Begin a rewrite, or join the one that runs; the task's result is whether it succeeded."""
+        if self._task is None:
+            self.started = time.monotonic()
+            self._task = self._server.loop.create_task(self._run())
+            self._task.add_done_callback(self._done)
+        return self._task
+
+    def start_if_grown(self) -> None:
+        """`auto-aof-rewrite-percentage` and `-min-size`."""
+        config, file_log = self._server.config, self.log
+        percentage = config["auto-aof-rewrite-percentage"]
+        if self.running or not percentage or file_log.failure is not None:
+            return
+        size, base = file_log.size, max(file_log.base_size, 1)
+        if size >= config["auto-aof-rewrite-min-size"] and (size - base) * 100 >= base * percentage:
+            log.info("Starting automatic rewriting of AOF on %d%% growth", (size - base) * 100 // base)
+            self.start()
+
+    def _done(self, task: asyncio.Task[bool]) -> None:
+        self._task = None
+        self.last_took_s = int(time.monotonic() - self.started)
+        self.last_ok = not task.cancelled() and task.result()
+        if self.last_ok:
+            self.last_save_s = int(self._server.clock() // 1000)
+
+    async def _run(self) -> bool:
+        server, file_log = self._server, self.log
+        snapshot: Snapshot | None = None
+        try:
+            snapshot = await file_log.switch(lambda: Snapshot(server.keyspace, server.clock()))
+            while not snapshot.walk(_KEYS_PER_TURN):
+                await asyncio.sleep(0)
+            frozen, snapshot.frozen = snapshot.frozen, []
+            records = await file_log.install(frozen, server.keyspace.vocabulary)
+        except OSError as error:
+            log.error("Rewriting the AOF failed, the old files stay: %s", error)
+            return False
+        except Exception:
+            log.exception("Rewriting the AOF failed, the old files stay")
+            return False
+        finally:
+            if snapshot is not None:
+                snapshot.abandon()
+        log.info("AOF rewritten: %d records, %d bytes", records, file_log.base_size)
+        return True

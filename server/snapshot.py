@@ -1,0 +1,68 @@
+"""All memories as of one moment, taken while writes go on: what fork() gives Redis, by views.
+
+At the moment it begins, a snapshot notes which keys there are. Each is frozen (a view and a few numbers, about three
+microseconds) by whichever comes first: the walk, some hundred keys per turn of the loop, or the first change to it
+(`Keyspace.before_change`). A frozen memory is immutable, so a thread may write it.
+
+Expiry is no change here: what has passed its deadline is gone for every later moment as well, and no entry logged since
+can be about it, so a memory that lost expired records before it was frozen is the same to a reader of the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .base import Frozen, freeze
+from .entries import Copy, Drop, Entry, Flush, Rename
+from .keyspace import Keyspace
+
+
+class Snapshot:
+    """Begun on creation; `walk` until it returns True, then `frozen` is whole."""
+
+    def __init__(self, keyspace: Keyspace, now: int) -> None:
+        self._keyspace = keyspace
+        self._now = now
+        self._left: dict[bytes, None] = dict.fromkeys(keyspace.memories)
+        self.frozen: list[Frozen] = []
+        keyspace.before_change = self.before
+
+    def walk(self, count: int) -> bool:
+        """Freeze up to `count` more; whether all are."""
+        left = self._left
+        while left and count > 0:
+            self._freeze(next(iter(left)))
+            count -= 1
+        if not left:
+            self._keyspace.before_change = None
+        return not left
+
+    def abandon(self) -> None:
+        """Stop watching changes."""
+        self._left.clear()
+        self._keyspace.before_change = None
+
+    def before(self, entry: Entry) -> None:
+        """An entry is about to apply."""
+        for key in _changes(entry, self._left):
+            if key in self._left:
+                self._freeze(key)
+
+    def _freeze(self, key: bytes) -> None:
+        del self._left[key]
+        memory = self._keyspace.memories.get(key)
+        if memory is not None:  # else its key has expired
+            self.frozen.append(freeze(key, memory, self._keyspace.deadlines.get(key, 0), self._now))
+
+
+def _changes(entry: Entry, left: dict[bytes, None]) -> Iterable[bytes]:
+    """The keys that an entry changes, as far as they were there at the beginning."""
+    if isinstance(entry, Flush):
+        return list(left)
+    if isinstance(entry, Drop):
+        return entry.keys
+    if isinstance(entry, Rename | Copy):
+        return entry.key, entry.to
+    return (entry.key,)
+
+
