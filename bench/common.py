@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 REPO = Path(__file__).resolve().parent.parent
 DIM = 384  # all-MiniLM-L6-v2, the width of the retrieval data
-READY_S = 60.0
+READY_S = 120.0
+POLL_S = 0.002  # how exact Running.start's result is
 READY = re.compile(rb"Ready to accept connections tcp on [^ ]*:(\d+)")
 # They steer numpy's kernels on the lead's machine and are not set on a user's.
 STEERED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
@@ -45,29 +46,46 @@ Floats = NDArray[np.float32]
 
 
 class Running:
-    """A server process in a folder of its own, stopped and removed on exit. `port` is where it listens."""
+    """A server process in a folder of its own, stopped and removed on exit. `port` is where it listens.
 
-    def __init__(self, argv: Sequence[str], *, name: str, port: int = 0) -> None:
+    In between it may be stopped and started again: the folder stays. `under` is where the folder is made.
+    """
+
+    def __init__(self, argv: Sequence[str], *, name: str, port: int = 0, under: str | None = None) -> None:
         self.name = name
         self.argv = list(argv)
         self.port = port
         self.folder = ""
         self.process: subprocess.Popen[bytes] | None = None
+        self._fixed_port = port
+        self._under = under
 
     def __enter__(self) -> Running:
-        self.folder = tempfile.mkdtemp(prefix="recalld-bench-")
-        environ = {key: value for key, value in os.environ.items() if key not in STEERED}
-        with open(self.log_path, "wb") as log:
-            argv = [word.replace("{dir}", self.folder) for word in self.argv]
-            self.process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=environ)
+        self.folder = tempfile.mkdtemp(prefix="recalld-bench-", dir=self._under)
         try:
-            self._wait_until_ready(self.process)
+            self.start()
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self) -> float:
+        """Start it; how many seconds until it answered PING."""
+        self.port = self._fixed_port
+        environ = {key: value for key, value in os.environ.items() if key not in STEERED}
+        argv = [word.replace("{dir}", self.folder) for word in self.argv]
+        with open(self.log_path, "wb") as log:
+            started = time.perf_counter()
+            self.process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=environ)
+        self._wait_until_ready(self.process)
+        return time.perf_counter() - started
+
+    def stop(self) -> None:
+        """Stop it by SIGTERM, if it runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -75,7 +93,6 @@ class Running:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def log_path(self) -> str:
@@ -89,28 +106,28 @@ class Running:
                 self.port = int(found[1]) if found else 0
             if self.port and answers(self.port):
                 return
-            time.sleep(0.02)
+            time.sleep(POLL_S)
         log = Path(self.log_path).read_text("utf-8", "replace")
         raise SystemExit(f"{self.name} did not start: {' '.join(self.argv)}\n{log[-2000:]}")
 
 
-def recalld(*options: str) -> Running:
+def recalld(*options: str, under: str | None = None) -> Running:
     """recalld of this interpreter's venv, else of the repository's, with the given `--name value` options."""
     beside = Path(sys.executable).parent / "recalld"
     program = next((path for path in (beside, REPO / ".venv/bin/recalld") if path.exists()), None)
     if program is None:
         raise SystemExit("recalld is not installed: run `make serve` once, or pip install -e .")
-    return Running([str(program), "--port", "0", "--dir", "{dir}", *options], name="recalld")
+    return Running([str(program), "--port", "0", "--dir", "{dir}", *options], name="recalld", under=under)
 
 
-def redis_server(*options: str) -> Running | None:
+def redis_server(*options: str, under: str | None = None) -> Running | None:
     """redis-server from PATH, without snapshots; None where there is none."""
     program = shutil.which("redis-server")
     if program is None:
         return None
     port = free_port()  # --port 0 would mean no TCP at all
     argv = [program, "--port", str(port), "--save", "", "--dir", "{dir}", *options]
-    return Running(argv, name="redis-server", port=port)
+    return Running(argv, name="redis-server", port=port, under=under)
 
 
 def free_port() -> int:

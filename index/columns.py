@@ -50,6 +50,7 @@ class Table:
         "by_id",
         "fwd_halves",
         "fwd_terms",
+        "held_bytes",
         "ids",
         "live",
         "metas",
@@ -70,6 +71,7 @@ class Table:
         self.live = 0
         self.total_len = 0  # words of the live rows
         self.sequence = 0  # removals so far
+        self.held_bytes = 0  # of ids, texts, metadata and tags, and their objects; dead rows included
         self.wide: Int64s = np.empty((6, _FIRST_CAPACITY), np.int64)
         self.narrow: Int32s = np.empty((3, _FIRST_CAPACITY), np.int32)
         self.ids: list[bytes] = []
@@ -164,6 +166,7 @@ class Table:
         self.metas.append(meta)
         self.tags.append(tags)
         self.by_id[record_id] = slot
+        self.held_bytes += _object_bytes(record_id, text, meta, tags)
         self.live += 1
         self.total_len += words.doc_len
         self.n = slot + 1
@@ -243,6 +246,7 @@ class Table:
         twin.metas = [self.metas[slot] for slot in slots]
         twin.tags = [self.tags[slot] for slot in slots]
         twin.by_id = {record_id: slot for slot, record_id in enumerate(twin.ids)}
+        twin.held_bytes = sum(map(_object_bytes, twin.ids, twin.texts, twin.metas, twin.tags))
         twin.order = self.order
         twin.postings = None
         twin._columns = None
@@ -285,6 +289,7 @@ class Table:
         n = table.n = table.live = len(ids)
         table.ids, table.texts, table.metas, table.tags = ids, texts, metas, tags
         table.by_id = {record_id: slot for slot, record_id in enumerate(ids)}
+        table.held_bytes = sum(map(_object_bytes, ids, texts, metas, tags))
         if n:
             created, updated, deadline, serial, importance = wide
             table.wide = np.empty((6, n), np.int64)
@@ -313,13 +318,21 @@ class Table:
         return twin
 
     def nbytes(self) -> int:
-        """Bytes of the arrays, texts and their Python objects, estimated."""
+        """Bytes of the arrays and of the Python objects they refer to, estimated."""
         vectors = self.vectors.nbytes() if self.vectors is not None else 0
         postings = self.postings.nbytes() if self.postings is not None else 0
         arrays = self.wide.nbytes + self.narrow.nbytes + self.fwd_terms.nbytes + self.fwd_halves.nbytes
-        objects = sum(map(len, self.texts)) + sum(map(len, self.ids)) + self.n * (2 * 33 + 4 * 8)
-        extra = sum(sum(map(len, words)) + 41 * len(words) + 40 for words in (*self.metas, *self.tags) if words)
-        return vectors + postings + arrays + objects + extra + 100 * len(self.by_id)
+        # Per row: four references here, two in SCAN's order; per live row an entry of the dictionary.
+        return vectors + postings + arrays + self.held_bytes + self.n * 48 + 100 * len(self.by_id)
+
+
+def _object_bytes(record_id: bytes, text: bytes, meta: tuple[bytes, ...], tags: tuple[bytes, ...]) -> int:
+    """What one row's values take: a bytes object is 33 and its length, a tuple 40 and 8 for each reference."""
+    total = 66 + len(record_id) + len(text)
+    for words in (meta, tags):
+        if words:
+            total += 40 + 41 * len(words) + sum(map(len, words))
+    return total
 
 
 def _grown(array: Any) -> Any:

@@ -12,7 +12,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -80,14 +80,22 @@ class Rows(Protocol):
 class Clause:
     """`field op value`. `values` are the value, or the members of IN's list; times are decimal milliseconds."""
 
-    field: str  # "@name", or "" for metadata
+    reserved: str  # "@name", or "" for metadata
     name: bytes  # the metadata field
     op: str
     values: tuple[bytes, ...]
+    # The members as a set, and those that compare as numbers: a list of ten thousand costs what one word does.
+    _raw: frozenset[bytes] = field(init=False, repr=False, compare=False)
+    _plain: frozenset[float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_raw", frozenset(self.values))
+        plain = frozenset(float(value) for value in self.values if _is_plain(value)) if self.op != HAS else frozenset()
+        object.__setattr__(self, "_plain", plain)
 
     def matches(self, row: Record) -> bool:
         """Whether one record passes."""
-        if self.field == "@tags":
+        if self.reserved == "@tags":
             return self._any(row.tags)
         value = self._value(row)
         return self._any(() if value is None else (value,))
@@ -97,19 +105,17 @@ class Clause:
         if op == "EXISTS":
             return bool(held) == (self.values == (b"1",))
         if op == "NE" or op == "NIN":
-            return not any(equal(value, wanted) for value in held for wanted in self.values)
+            return not any(map(self._equals, held))
         return any(self.test(value) for value in held)
 
     def test(self, value: bytes) -> bool:
         """Whether one value that is there passes an operator other than EXISTS."""
         op = self.op
-        wanted = self.values[0]
-        if op == HAS:
-            return value in self.values
-        if op == "EQ" or op == "IN":
-            return any(equal(value, each) for each in self.values)
+        if op == "EQ" or op == "IN" or op == HAS:
+            return self._equals(value)
         if op == "NE" or op == "NIN":
-            return not any(equal(value, each) for each in self.values)
+            return not self._equals(value)
+        wanted = self.values[0]
         if op == "CONTAINS":
             return wanted in value
         if op == "PREFIX":
@@ -117,8 +123,12 @@ class Clause:
         order = compare(value, wanted)
         return (order > 0 and op[0] == "G") or (order < 0 and op[0] == "L") or (order == 0 and op in ("GTE", "LTE"))
 
+    def _equals(self, value: bytes) -> bool:
+        """Whether `value` is one of the clause's: the same bytes, or the same number where both are plain decimals."""
+        return value in self._raw or (bool(self._plain) and _is_plain(value) and float(value) in self._plain)
+
     def _value(self, row: Record) -> bytes | None:
-        field = self.field
+        field = self.reserved
         if not field:
             return meta_value(row.meta, self.name)
         if field == "@id":
@@ -145,7 +155,7 @@ class Clause:
         if n < COLUMNS_MIN:
             row = rows.row
             return np.fromiter((self.matches(row(slot)) for slot in range(n)), np.bool_, n)
-        field = self.field
+        field = self.reserved
         if not field:
             return rows.columns.meta(self.name, rows).mask(self, n)
         if field == "@tags":
@@ -269,7 +279,7 @@ class TagSlots:
             passing = (
                 slots
                 for tag, slots in self._tags.items()
-                if (any(equal(tag, each) for each in clause.values) if inverted else clause.test(tag))
+                if (clause._equals(tag) if inverted else clause.test(tag))
             )
             chosen = BitMap.union(BitMap(), *passing)
         mask = np.zeros(n, np.bool_)
@@ -350,12 +360,8 @@ def meta_value(meta: tuple[bytes, ...], name: bytes) -> bytes | None:
     return None
 
 
-def equal(left: bytes, right: bytes) -> bool:
-    """Equal bytes, or equal numbers where both are plain decimals of at most 15 digits."""
-    return left == right or (_is_plain(left) and _is_plain(right) and float(left) == float(right))
-
-
 def _is_plain(text: bytes) -> bool:
+    """A decimal of at most 15 digits: those that a float64 tells apart."""
     return _PLAIN.match(text) is not None and len(text) - text.count(b".") - text.count(b"-") <= _PLAIN_DIGITS
 
 

@@ -24,8 +24,11 @@ __all__ = ["NEVER", "Memory", "run"]
 _NO_WORDS = Document([], [], 0)
 # Dead rows that are worth a compaction, beside "more than the live ones".
 _COMPACT_MIN = 64
-# Above this many rows a compaction takes longer than the loop may: a thread does it (`compaction`).
+# Above so many rows, or bytes of vectors, a compaction takes longer than the loop may: a thread does it (`compaction`).
 COMPACT_ON_LOOP = 5_000
+_COMPACT_ON_LOOP_BYTES = 8 << 20
+# Deadlines kept beyond two per record before the stale ones are dropped.
+_STALE_MIN = 64
 # How many expired ids MEM.EXPLAIN can still tell from absent ones.
 _EXPIRED_KEPT = 1024
 
@@ -39,7 +42,6 @@ class Memory:
         "_analyzer",
         "_due",
         "_expired",
-        "compacting",
         "created_at",
         "next_deadline",
         "next_id",
@@ -57,7 +59,6 @@ class Memory:
         self.next_id = 1  # the counter behind automatic ids
         self.next_deadline = NEVER
         self.table = Table(settings)
-        self.compacting = False
         self._analyzer: Analyzer | None = analyzer_for(settings.lang, vocabulary) if settings.has_text else None
         self._due: list[tuple[int, bytes]] = []  # heap; rows whose record changed since are skipped
         self._expired: dict[bytes, None] = {}
@@ -121,7 +122,7 @@ class Memory:
         terms: list[tuple[QueryTerm, PostingList | None, int, int]] = []
         postings = self.table.postings
         if query.text is not None and self._analyzer is not None:
-            for term in self._analyzer.query(query.text, query.max_terms):
+            for term in self._analyzer.query(query.text[: query.max_bytes], query.max_terms):
                 posting = postings.get(term.term_id) if postings is not None and term.term_id >= 0 else None
                 if posting is None:
                     terms.append((term, None, 0, 0))
@@ -206,6 +207,7 @@ class Memory:
         twin.next_deadline = self.next_deadline
         twin.table = self.table.copy()
         twin._due = list(self._due)
+        twin._expired = dict(self._expired)
         return twin
 
     @classmethod
@@ -282,7 +284,16 @@ class Memory:
         )
         if deadline < NEVER:
             heappush(self._due, (deadline, record_id))
-            self.next_deadline = min(self.next_deadline, deadline)
+            if len(self._due) > 2 * table.live + _STALE_MIN:
+                self._forget_stale()
+            self.next_deadline = self._due[0][0]
+
+    def _forget_stale(self) -> None:
+        """Drop the deadlines that were moved since: a TTL renewed at each use would pile them up."""
+        table = self.table
+        deadlines = table.wide[DEADLINE]
+        self._due = [(int(deadlines[slot]), key) for key, slot in table.by_id.items() if deadlines[slot] < NEVER]
+        heapify(self._due)
 
     # -- compaction
 
@@ -293,7 +304,12 @@ class Memory:
         return table.n - table.live > max(_COMPACT_MIN, table.live)
 
     def _compact_if_worth(self) -> None:
-        if self.wants_compaction and self.table.n <= COMPACT_ON_LOOP:
+        table = self.table
+        if (
+            table.n - table.live > max(_COMPACT_MIN, table.live)
+            and table.n <= COMPACT_ON_LOOP
+            and table.n * self.settings.dim * 4 <= _COMPACT_ON_LOOP_BYTES
+        ):
             self.compact()
 
     def compact(self) -> None:
@@ -317,7 +333,6 @@ class Compaction:
         self._old = memory.table
         self._n = memory.table.n
         self._sequence = memory.table.sequence
-        memory.compacting = True
 
     def build(self) -> None:
         self._new, self._kept = self._old.compacted(self._n, self._sequence)
@@ -325,7 +340,6 @@ class Compaction:
     def install(self) -> None:
         """Bring what changed meanwhile over and swap."""
         memory, old, new = self._memory, self._old, self._new
-        memory.compacting = False
         dead_at = old.wide[DEAD_AT]
         died = np.flatnonzero((dead_at[: self._n] > self._sequence) & (dead_at[: self._n] != NEVER))
         for slot, place in zip(died.tolist(), np.searchsorted(self._kept, died).tolist(), strict=True):

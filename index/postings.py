@@ -49,10 +49,11 @@ class PostingList:
 class Postings:
     """All posting lists of one memory."""
 
-    __slots__ = ("_lists", "live_terms")
+    __slots__ = ("_capacity", "_lists", "live_terms")
 
     def __init__(self) -> None:
         self._lists: dict[int, PostingList] = {}
+        self._capacity = 0  # postings that the arrays have room for
         self.live_terms = 0  # terms with df > 0
 
     @classmethod
@@ -74,6 +75,7 @@ class Postings:
         ):
             postings._lists[term] = PostingList(packed.data[start : start + length].copy(), length, df)
         postings.live_terms = int(np.count_nonzero(live))
+        postings._capacity = len(packed.data)
         return postings
 
     @classmethod
@@ -85,6 +87,7 @@ class Postings:
             lists[term] = PostingList(data[start : start + length], length, length)
             start += length
         postings.live_terms = len(lists)
+        postings._capacity = len(data)
         return postings
 
     def get(self, term: int) -> PostingList | None:
@@ -98,11 +101,13 @@ class Postings:
             posting = lists.get(term)
             if posting is None:
                 posting = lists[term] = PostingList(np.empty(_FIRST_CAPACITY, np.int64), 0, 0)
+                self._capacity += _FIRST_CAPACITY
             n = posting.n
             if n == len(posting.data):
                 data = np.empty(max(_FIRST_CAPACITY, n + (n >> 1)), np.int64)
                 data[:n] = posting.data
                 posting.data = data
+                self._capacity += len(data) - n
             posting.data[n] = base | half
             posting.n = n + 1
             posting.df += 1
@@ -118,4 +123,5 @@ class Postings:
                 self.live_terms -= 1
 
     def nbytes(self) -> int:
-        return sum(posting.data.nbytes + 272 for posting in self._lists.values())
+        # A list is an array object, its own object and an entry of the dictionary.
+        return 8 * self._capacity + 272 * len(self._lists)

@@ -26,7 +26,7 @@ from .errors import BadMemory
 from .postings import PostingList
 from .query import SIGNALS, Hit, Query, Result
 from .settings import Weights
-from .vectors import bounds, centroid_similarity, gather, pairwise, similarities
+from .vectors import bounds, centroid_similarity, pairwise, similarities
 from .view import View, matching
 
 Floats = npt.NDArray[np.float64]
@@ -38,6 +38,8 @@ DIVERSITY_WINDOW = 500
 # Covers the rounding of what the interval ends are computed from besides the similarity: at most a dozen float64
 # operations on values below 4 (LINEAR), with room to spare.
 _ROUNDING = 1e-12
+# Up to so many terms the forward index is compared with each; a longer query takes one pass for all.
+_TERMS_SINGLY = 8
 # A filter that keeps fewer than one row in so many makes the scan gather its rows instead of reading all.
 _GATHER_BELOW = 5
 
@@ -55,8 +57,14 @@ class Plan:
     @property
     def cost(self) -> int:
         """About how many float operations the scan takes, to choose between the loop and a thread."""
-        dim = len(self.query.vector) if self.query.vector is not None else 0
-        return self.view.n * (dim + 32)
+        query, n = self.query, self.view.n
+        dim = len(query.vector) if query.vector is not None else 0
+        # A clause looks at a row in about a fifth of a microsecond or, where it is encoded already, much less.
+        cost = n * (dim + 32 + 1000 * len(query.filters))
+        if self.has_postings:
+            return cost + 10 * sum(length for _, _, length, _ in self.terms)
+        held = int(self.view.terms_end[-1]) if n and self.terms else 0
+        return cost + held * min(len(self.terms), _TERMS_SINGLY + 20)
 
 
 def run(plan: Plan) -> Result:
@@ -97,10 +105,8 @@ class _Ranking:
         alive = view.alive()
         ends = view.terms_end
         held = view.fwd_terms[: int(ends[-1])]
-        for term, _, _, _ in self.plan.terms:
-            if term.term_id < 0:
-                continue
-            at = np.flatnonzero(held == term.term_id)
+        wanted = [term for term, _, _, _ in self.plan.terms if term.term_id >= 0]
+        for term, at in zip(wanted, _places(held, [term.term_id for term in wanted]), strict=True):
             slots = np.searchsorted(ends, at, side="right")
             df = len(slots) if alive is None else int(np.count_nonzero(alive[slots]))
             if df:
@@ -218,8 +224,10 @@ class _Ranking:
         return out
 
     def _recency(self, places: Int64s) -> Floats:
+        return self._decayed(self.view.updated[self.slots[places]].tolist())
+
+    def _decayed(self, times: list[int]) -> Floats:
         now = self.view.now
-        times = self.view.updated[self.slots[places]].tolist()
         # Python's pow: numpy's vector routines differ between processors in the last bit.
         return np.array([0.5 ** (max(now - time, 0) / self.half_life_ms) for time in times], np.float64)
 
@@ -247,8 +255,8 @@ class _Ranking:
             columns.append(("keyword", np.where(self.keyword_s > 0.0, self.keyword_s, np.nan), None))
         if self.vector is not None:
             columns.append(("vector", self.sim_low, self.sim_high))
-        ages = np.maximum(self.view.now - self._take(self.view.updated), 0)
-        columns.append(("recency", np.power(0.5, ages / self.half_life_ms), None))
+        times, which = np.unique(self._take(self.view.updated), return_inverse=True)
+        columns.append(("recency", self._decayed(times.tolist())[which], None))
         columns.append(("importance", self._take(self.view.importance), None))
         return columns
 
@@ -366,8 +374,7 @@ class _Ranking:
             places = places[high >= kth]
         hits = self._ordered(self._hits(places), need)
         if self.query.diversity is not None:
-            head = self._diversified(hits[:DIVERSITY_WINDOW])
-            hits[:DIVERSITY_WINDOW] = head
+            hits[:DIVERSITY_WINDOW] = self._diversified(hits[:DIVERSITY_WINDOW])
         return hits
 
     def _hits(self, places: Int64s) -> dict[str, Any]:
@@ -425,25 +432,28 @@ class _Ranking:
         """Reorder greedily by lambda*score - (1-lambda)*(largest similarity to one already chosen)."""
         share = self.query.diversity
         assert share is not None
-        view = self.view
+        view, metric = self.view, self.view.settings.metric
         rows = view.vrow[[hit.slot for hit in hits]] if hits else np.zeros(0, np.int32)
-        has = np.flatnonzero(rows >= 0)
-        alike = np.zeros((len(hits), len(hits)))
-        if len(has):
-            vectors = gather(view.blocks, rows[has]).astype(np.float64)
-            alike[np.ix_(has, has)] = pairwise(vectors, view.settings.metric)
+        has = rows >= 0
+        vectors = view.gather(rows[has]).astype(np.float64) if has.any() else np.zeros((0, 1))
+        at_vector = np.cumsum(has) - 1
         scores = share * np.array([hit.score for hit in hits])
         nearest = np.full(len(hits), -np.inf)
-        chosen: list[Hit] = []
         left = np.ones(len(hits), np.bool_)
-        for _ in hits:
+        chosen: list[Hit] = []
+        # What stands behind the page is not worth choosing, except to MEM.EXPLAIN.
+        wanted = len(hits) if self.query.explain_id is not None else self.query.offset + self.query.top_k
+        while len(chosen) < min(wanted, len(hits)):
             penalty = np.where(np.isneginf(nearest), 0.0, nearest)
             value = np.where(left, scores - (1.0 - share) * penalty, -np.inf)
             at = int(np.argmax(value))  # the first of equals: the ranking decides ties
             left[at] = False
             chosen.append(hits[at])
-            nearest = np.maximum(nearest, alike[at])
-        return chosen
+            alike = np.zeros(len(hits))
+            if has[at]:
+                alike[has] = pairwise(vectors, vectors[at_vector[at]], metric)
+            nearest = np.maximum(nearest, alike)
+        return chosen + [hit for hit, waits in zip(hits, left.tolist(), strict=True) if waits]
 
     # -- saying why
 
@@ -558,6 +568,23 @@ class _Ranking:
             best = self._best(places, low, high, DIVERSITY_WINDOW)
             rank = 1 + next(n for n, other in enumerate(best) if other.slot == hit.slot)
         return rank
+
+
+def _places(held: npt.NDArray[np.uint32], terms: list[int]) -> list[Int64s]:
+    """Where each of the distinct `terms` stands in the forward index, ascending."""
+    if len(terms) <= _TERMS_SINGLY:
+        return [np.flatnonzero(held == term) for term in terms]
+    ids = np.array(terms, np.uint32)
+    order = np.argsort(ids)
+    ids = ids[order]
+    found = np.minimum(np.searchsorted(ids, held), len(ids) - 1)
+    at = np.flatnonzero(ids[found] == held)
+    which = found[at]
+    by_term = np.split(at[np.argsort(which, kind="stable")], np.cumsum(np.bincount(which, minlength=len(ids)))[:-1])
+    places: list[Int64s] = [at] * len(ids)
+    for number, place in zip(order.tolist(), by_term, strict=True):
+        places[number] = place
+    return places
 
 
 def _ranks(values: Floats) -> Floats:

@@ -136,6 +136,11 @@ def normalised(vector: Floats) -> Floats | None:
     return unit
 
 
+def is_unit(vector: Floats) -> bool:
+    """Whether a vector of float32 numbers is one that `normalised` and rounding to float32 may have made."""
+    return abs(float(np.sqrt((vector * vector).sum())) - 1.0) <= _U * 1.001
+
+
 def gather(blocks: list[Floats32], rows: npt.NDArray[np.integer]) -> Floats32:
     """The rows (m, dim) by vrow."""
     if len(blocks) == 1:
@@ -221,19 +226,11 @@ def centroid_similarity(vector_sum: Int64s, count: int, query: Floats) -> float:
     return float(total) / (count + 20)
 
 
-def pairwise(x: Floats, metric: str) -> Floats:
-    """Similarities between rows (m, dim) float64: (m, m)."""
-    dots: Floats = x @ x.T
-    if metric == "IP":
-        return dots
-    squares = np.diagonal(dots)
+def pairwise(x: Floats, one: Floats, metric: str) -> Floats:
+    """The similarity of stored rows (m, dim) float64 to another stored row (dim,): float64 (m,)."""
     if metric == "COSINE":
-        lengths = np.sqrt(squares)
-        cosines: Floats = np.clip(dots / (lengths[:, None] * lengths[None, :]), -1.0, 1.0)
-        return cosines
-    distances = np.sqrt(np.maximum(squares[:, None] + squares[None, :] - 2.0 * dots, 0.0))
-    near: Floats = 1.0 / (1.0 + distances)
-    return near
+        one = one / np.sqrt((one * one).sum())
+    return _row_similarities(x, one, metric)
 
 
 def _fixed(vector: Floats32) -> Int64s:

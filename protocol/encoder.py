@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from .reply import OK, PONG, QUEUED, ErrorReply, NullArrayType, Push, Replies, SetReply, SimpleString, Verbatim
+from .reply import OK, PONG, QUEUED, Encoded, ErrorReply, NullArrayType, Push, Replies, SetReply, SimpleString, Verbatim
 
 Scalar = Callable[[Any], bytes]
 
@@ -163,6 +163,7 @@ _COMMON: Final[dict[type, Scalar]] = {
     str: _string,
     SimpleString: _status,
     ErrorReply: _error,
+    Encoded: lambda data: data,
 }
 _SCALARS: Final[dict[int, dict[type, Scalar]]] = {
     2: _COMMON

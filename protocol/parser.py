@@ -32,7 +32,7 @@ There are two ways through, equal in result (the tests hold both against a plain
 
 Microseconds per command through feed() and next_command(), with the None at the end of each chunk, beside the ways not
 taken: splitting the whole chunk, walking from header to header, and hiredis.Reader, believed where
-hiredis.pack_command makes the same bytes of what it read. CPython 3.11, hiredis 3.5, AMD EPYC, best of 25 runs in turns.
+hiredis.pack_command makes the same bytes of what it read. CPython 3.11, hiredis 3.5, AMD EPYC, best of 25 in turns.
 
                                                        here    split   walk    hiredis
     PING, alone in its chunk                            0.81    1.03    1.11    0.82

@@ -66,6 +66,12 @@ class Replies(tuple[Any, ...]):
     __slots__ = ()
 
 
+class Encoded(bytes):
+    """A reply in the client's protocol already: a thread encoded it, because it is large."""
+
+    __slots__ = ()
+
+
 class NullArrayType:
     """An array that is not there (EXEC aborted by WATCH): RESP2 `*-1`, RESP3 `_`."""
 

@@ -391,7 +391,7 @@ def open_log(
             writer = _load_parts(files, folder, current, keyspace, cut_tail)
         else:
             if found.kind == "format 1" and found.old is not None:
-                _apply_all(read_format_1(files.read(found.old), found.old), found.old, keyspace)
+                _load_format_1(files, found.old, keyspace, cut_tail)
             current, writer = _begin(files, folder, prefix, keyspace)
         if found.old is not None:
             _set_aside(files, directory, found.old)
@@ -426,16 +426,29 @@ def _load_parts(files: Files, folder: str, current: Manifest, keyspace: Keyspace
     return incr.resume(files, path, tail)
 
 
-def _apply_all(groups: Iterator[tuple[int, list[Entry]]], path: str, keyspace: Keyspace) -> None:
+def _load_format_1(files: Files, path: str, keyspace: Keyspace, cut_tail: bool) -> None:
+    data = files.read(path)
+    end = _apply_all(read_format_1(data, path), path, keyspace)
+    if 0 < end < len(data):
+        what = f"{path} ends in the middle of an entry: {len(data) - end} bytes from offset {end} on"
+        if not cut_tail:
+            raise LogDamaged(f"{what}. With `aof-load-truncated yes` they are cut and the rest is loaded.")
+        log.warning("%s are left out", what)
+
+
+def _apply_all(groups: Iterator[tuple[int, list[Entry]]], path: str, keyspace: Keyspace) -> int:
+    """Apply them; the offset that came with the last."""
+    offset = 0
     for offset, group in groups:
         try:
             for entry in group:
                 keyspace.apply(entry)
-        except KeyError as error:
+        except (KeyError, ValueError) as error:
             raise LogDamaged(
-                f"{path} holds an entry at or behind offset {offset} about a key or record that is not there: {error}."
+                f"{path} holds an entry at or behind offset {offset} that does not apply: {error!r}."
                 " Nothing was changed. Restore the folder from a backup."
             ) from error
+    return offset
 
 
 def _begin(files: Files, folder: str, prefix: str, keyspace: Keyspace) -> tuple[Manifest, IncrWriter]:

@@ -106,7 +106,7 @@ class Words:
 
 def integer(word: bytes) -> int:
     """A signed 64-bit decimal, as Redis reads one."""
-    if _INTEGER.match(word):
+    if len(word) <= 20 and _INTEGER.match(word):
         value = int(word)
         if -_INT64_MAX - 1 <= value <= _INT64_MAX and word != b"-0":
             return value
@@ -134,7 +134,7 @@ def vector_number(word: bytes) -> float:
 def time_ms(word: bytes) -> int:
     """Unix milliseconds, or ISO 8601 where no zone means UTC."""
     try:
-        if _INTEGER.match(word):
+        if len(word) <= 20 and _INTEGER.match(word):
             value = int(word)
         else:
             moment = datetime.fromisoformat(word.decode("ascii"))

@@ -29,6 +29,7 @@ recalld {version}, a memory server for AI agents that speaks the Redis protocol
 usage: recalld [conffile] [--name value ...]
        recalld export FILE [--url URL] [--key PATTERN]
        recalld import FILE [--url URL] [--replace]
+       recalld check-aof [--fix] DIR
        recalld -v | --version
        recalld -h | --help
 
@@ -38,6 +39,7 @@ usage: recalld [conffile] [--name value ...]
   recalld --port 0 --appendonly no          any free port, nothing kept
   recalld --bind 0.0.0.0 --requirepass s    several values: --bind 10.0.0.1 ::1
   recalld export memories.jsonl             memories of a running server, as JSON lines (recalld export --help)
+  recalld check-aof /var/lib/recalld        whether the log in that `dir` is whole; --fix cuts what is not
 
 Every setting stands, explained and at its default, in
 {conf}
@@ -84,6 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .portable import main as portable
 
         return portable(words)
+    if words and words[0] == "check-aof":
+        from .check_aof import main as check_aof
+
+        return check_aof(words[1:])
     try:
         path, overrides = parse(words)
         config = Config.load(path, overrides)
@@ -97,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         logger.info("Configuration loaded from %s", config.path)
 
+    # The scan gives each thread its own rows; a BLAS with threads of its own would fight them for the cores.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Here, so that --help and a bad config file answer at once: the server imports numpy and the index.
     from .server import run
 

@@ -126,9 +126,12 @@ class Connection(asyncio.Protocol):
 
     def process(self) -> None:
         """Run what has arrived, until there is no more, a limit says wait, or the time slice is over."""
+        client = self.client
         if self.scheduled or self.closing or self.stopping:
             return
-        client = self.client
+        if client.close_after_reply:
+            self._close_when_done()
+            return
         if client.close_after_reply:  # what came behind is not run
             self._close_when_done()
             return

@@ -19,7 +19,7 @@ def read_filter(words: Words, clauses: list[Clause], config: Config) -> None:
     clause = filters.clause(field, op, value)
     if filters.is_time(field, op):
         times = tuple(b"%d" % time_ms(word) for word in clause.values)
-        clause = Clause(clause.field, clause.name, clause.op, times)
+        clause = Clause(clause.reserved, clause.name, clause.op, times)
     clauses.append(clause)
     _check_count(clauses, config)
 

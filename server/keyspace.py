@@ -8,7 +8,7 @@ Rule 2: `apply` never refuses, reads no clock and draws no random number: the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from ..index.analyzer import Vocabulary
 from ..index.memory import NEVER, Memory
@@ -91,7 +91,17 @@ class Keyspace:
 
     def _watch_deadline(self, key: bytes, memory: Memory) -> None:
         if memory.next_deadline < NEVER:
-            heappush(self._due, (memory.next_deadline, key))
+            self._watch(memory.next_deadline, key)
+
+    def _watch(self, when: int, key: bytes) -> None:
+        heappush(self._due, (when, key))
+        if len(self._due) > 4 * len(self.memories) + 1000:
+            # Mostly deadlines that were moved since.
+            due = {each: memory.next_deadline for each, memory in self.memories.items()}
+            for each, deadline in self.deadlines.items():
+                due[each] = min(due[each], deadline)
+            self._due = [(deadline, each) for each, deadline in due.items() if deadline < NEVER]
+            heapify(self._due)
 
     # -- the door
 
@@ -160,7 +170,7 @@ class Keyspace:
     def _expire_at(self, entry: entries.ExpireKey) -> None:
         if entry.deadline:
             self.deadlines[entry.key] = entry.deadline
-            heappush(self._due, (entry.deadline, entry.key))
+            self._watch(entry.deadline, entry.key)
         else:
             self.deadlines.pop(entry.key, None)
         self.touched(entry.key)
@@ -187,13 +197,14 @@ class Keyspace:
     def _inherit(self, key: bytes, memory: Memory, deadline: int | None) -> None:
         if deadline is not None:
             self.deadlines[key] = deadline
-            heappush(self._due, (deadline, key))
+            self._watch(deadline, key)
         self._watch_deadline(key, memory)
 
     def _flush(self, entry: entries.Flush) -> None:
         for key in list(self.memories):
             self._drop(key)
         self._due.clear()
+        self.vocabulary = Vocabulary()  # nobody holds a term any more
 
     # -- the parts of apply
 

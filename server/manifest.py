@@ -152,7 +152,7 @@ class Survey:
     manifest: Manifest
     old: str | None = None
     leftovers: list[str] = field(default_factory=list)
-    """Remove these once the state is loaded. None of them has a name that beginning anew gives."""
+    """Remove these once the state is loaded; never a name that beginning anew gives a file."""
 
 
 def survey(files: Files, directory: str, prefix: str) -> Survey:
@@ -191,13 +191,7 @@ def survey(files: Files, directory: str, prefix: str) -> Survey:
                 " or, to begin with nothing, move the folder away. (Was appendfilename another one?)"
             )
     leftovers = [os.path.join(folder, name) for name in files.listdir(folder) if _is_temp(name, prefix)]
-    own = TEMP + prefix
-    return Survey(
-        "format 1" if old else "fresh",
-        Manifest(prefix),
-        old,
-        [path for path in leftovers if not os.path.basename(path).startswith(own)],
-    )
+    return Survey("format 1" if old else "fresh", Manifest(prefix), old, leftovers)
 
 
 def log_files(files: Files, folder: str, prefix: str = "") -> list[str]:

@@ -50,7 +50,7 @@ _PAGE = 100
 _PAGE_BYTES = 1 << 20
 # Lost races against other writers, of a page that takes a round trip, after which something must be wrong.
 _ATTEMPTS = 1000
-# How far MEM.ADD may move a vector of a COSINE memory: it normalises it anew, which rounds the last bits.
+# How far MEM.ADD may be from our own normalising of a COSINE vector that a file does not hold as a unit vector.
 _SAME_VECTOR = 2.0**-22
 
 

@@ -77,7 +77,7 @@ class Rewriter:
             while not snapshot.walk(_KEYS_PER_TURN):
                 await asyncio.sleep(0)
             frozen, snapshot.frozen = snapshot.frozen, []
-            records = await file_log.install(frozen, server.keyspace.vocabulary)
+            records = await file_log.install(frozen, snapshot.vocabulary)
         except OSError as error:
             log.error("Rewriting the AOF failed, the old files stay: %s", error)
             return False

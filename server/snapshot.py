@@ -25,6 +25,7 @@ class Snapshot:
         self._now = now
         self._left: dict[bytes, None] = dict.fromkeys(keyspace.memories)
         self.frozen: list[Frozen] = []
+        self.vocabulary = keyspace.vocabulary  # FLUSHALL begins another one
         keyspace.before_change = self.before
 
     def walk(self, count: int) -> bool:

@@ -11,9 +11,12 @@ from __future__ import annotations
 import logging
 from asyncio import Future
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..index.memory import Compaction, Memory
+from ..protocol.encoder import encode
+from ..protocol.reply import Encoded
 
 if TYPE_CHECKING:
     from .server import Server
@@ -31,17 +34,23 @@ class Workers:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._compactions: dict[int, Memory] = {}  # that are due, by id(memory), the first one running
         self._waiting: dict[int, list[tuple[Job, Future[Any]]]] = {}  # by id(memory); present: a batch is running
 
     def busy(self, memory: Memory) -> bool:
         """Whether a job of this memory is running in a thread."""
         return id(memory) in self._waiting
 
-    def submit(self, memory: Memory, cost: int, job: Job) -> Any:
-        """`job`'s result, where it is cheap and can run now; else a future of it."""
+    def submit(self, memory: Memory, cost: int, job: Job, proto: int = 0) -> Any:
+        """`job`'s result, where it is cheap and can run now; else a future of it.
+
+        With `proto` the result is a reply, which the thread encodes as well.
+        """
         waiting = self._waiting.get(id(memory))
         if waiting is None and cost <= INLINE_COST:
             return job()
+        if proto:
+            job = partial(_encoded, job, proto)
         future = self._server.loop.create_future()
         if waiting is not None:
             waiting.append((job, future))
@@ -52,7 +61,7 @@ class Workers:
 
     def _start(self, memory: Memory, batch: list[tuple[Job, Future[Any]]]) -> None:
         # The callback's reference keeps `memory` alive, so its id stays its own.
-        running = self._server.background(lambda: [_outcome(job) for job, future in batch if not future.cancelled()])
+        running = self._server.background(lambda: [_outcome(job, future) for job, future in batch])
         running.add_done_callback(lambda done: self._finished(memory, batch, done))
 
     def _finished(self, memory: Memory, batch: list[tuple[Job, Future[Any]]], done: Future[Any]) -> None:
@@ -60,9 +69,8 @@ class Workers:
         if waiting and not done.cancelled():
             self._waiting[id(memory)] = []
             self._start(memory, waiting)
-        outcomes = iter([] if done.cancelled() else done.result())
-        for _, future in batch:
-            outcome = next(outcomes, None)
+        outcomes = [None] * len(batch) if done.cancelled() else done.result()
+        for (_, future), outcome in zip(batch, outcomes, strict=True):
             if future.cancelled():
                 continue
             if outcome is None:
@@ -73,25 +81,38 @@ class Workers:
                 future.set_result(outcome[0])
 
     def compact(self, memory: Memory) -> None:
-        """Compact a large memory in a thread, if it is not being done."""
-        if memory.compacting:
+        """Compact a large memory in a thread, one after another: more would take the threads from the queries."""
+        if id(memory) in self._compactions:
             return
+        self._compactions[id(memory)] = memory
+        if len(self._compactions) == 1:
+            self._compact_next()
+
+    def _compact_next(self) -> None:
+        memory = next(iter(self._compactions.values()))
         compaction: Compaction = memory.compaction()
-        built = self._server.background(compaction.build)
 
         def install(done: Future[Any]) -> None:
-            if done.cancelled():
-                return
-            if done.exception() is not None:
-                memory.compacting = False
-                log.error("compaction failed", exc_info=done.exception())
-                return
-            compaction.install()
+            del self._compactions[id(memory)]
+            if not done.cancelled():
+                error = done.exception()
+                if error is None:
+                    compaction.install()
+                else:
+                    log.error("compaction failed", exc_info=error)
+                if self._compactions:
+                    self._compact_next()
 
-        built.add_done_callback(install)
+        self._server.background(compaction.build).add_done_callback(install)
 
 
-def _outcome(job: Job) -> tuple[Any, BaseException | None]:
+def _encoded(job: Job, proto: int) -> Encoded:
+    return Encoded(encode(job(), proto))
+
+
+def _outcome(job: Job, future: Future[Any]) -> tuple[Any, BaseException | None] | None:
+    if future.cancelled():
+        return None
     try:
         return job(), None
     except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -13,9 +14,9 @@ from harness import FORMS, JUNE, Agent, Clock, Running, Wire
 #: RECALLD_LONG=1: as long as it takes, with other examples each time. Without it the same ones, in CI's time.
 LONG = bool(os.environ.get("RECALLD_LONG"))
 
-_QUIET = {"deadline": None, "print_blob": True, "suppress_health_check": list(hypothesis.HealthCheck)}
-hypothesis.settings.register_profile("ci", derandomize=True, database=None, **_QUIET)  # type: ignore[arg-type]
-hypothesis.settings.register_profile("long", max_examples=1_000, **_QUIET)  # type: ignore[arg-type]
+_CALM: dict[str, Any] = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}
+hypothesis.settings.register_profile("ci", derandomize=True, database=None, **_CALM)
+hypothesis.settings.register_profile("long", max_examples=1_000, print_blob=True, **_CALM)
 hypothesis.settings.load_profile("long" if LONG else "ci")
 
 
@@ -30,7 +31,8 @@ def _shared() -> Iterator[tuple[Running, dict[bytes, bytes]]]:
 def server(_shared: tuple[Running, dict[bytes, bytes]]) -> Iterator[Running]:
     """An empty server at its defaults that keeps nothing, its clock at JUNE."""
     running, settings = _shared
-    running.clock.now_ms = JUNE  # type: ignore[union-attr]
+    assert isinstance(running.clock, Clock)
+    running.clock.now_ms = JUNE
     yield running
     wire = running.wire()
     wire("FLUSHALL")
@@ -84,12 +86,12 @@ def agent(server: Running, request: pytest.FixtureRequest) -> Iterator[Agent]:
 
 
 @pytest.fixture
-def running(tmp_path: object) -> Iterator[Callable[..., Running]]:
-    """Start servers of a test's own, in this thread's process; all are stopped at its end."""
+def running() -> Iterator[Callable[..., Running]]:
+    """Start servers of a test's own, in this process; all are stopped at its end."""
     started: list[Running] = []
 
-    def start(**options: object) -> Running:
-        server = Running(**options)  # type: ignore[arg-type]
+    def start(**options: Any) -> Running:
+        server = Running(**options)
         server.start()
         started.append(server)
         return server

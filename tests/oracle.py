@@ -285,6 +285,27 @@ class Memory:
 
     def answer(self, q: Query, now: int) -> Answer:
         """All hits, best first, before OFFSET and TOPK."""
+        matched = self._matches(q, now)
+        survivors = [m for m in matched if survives(m.record, q.filters, q.tags)]
+        _rank(survivors)
+        for match in survivors:
+            self._score(match, q)
+        limit = q.minscore if q.minscore is not None else -math.inf
+        hits, doubtful, below_minscore = [], set(), 0
+        for match in survivors:
+            margin = (match.linear if q.kind == "QUERY" else match.low) - limit
+            below_minscore += margin < 0
+            if q.minsim is not None:
+                margin = min(margin, -math.inf if match.similarity is None else match.similarity - q.minsim)
+            if abs(margin) < CLOSE:
+                doubtful.add(match.record.id)
+            if margin >= 0:
+                hits.append(match)
+        hits.sort(key=lambda m: (-m.low, m.record.newest_first))
+        return Answer(self, q, hits, doubtful, len(matched), len(matched) - len(survivors), below_minscore)
+
+    def _matches(self, q: Query, now: int) -> list[Match]:
+        """The records with a keyword score, or with a vector where the query has one; LINEAR's parts of each."""
         query_vector = None
         if q.vector is not None:
             query_vector = unit(float32(q.vector)) if self.metric == "COSINE" else float32(q.vector)
@@ -293,8 +314,6 @@ class Memory:
         parts = self.bm25(terms)
         bm25 = {record_id: sum(part for *_, part in found) for record_id, found in parts.items()}
         best = max(bm25.values(), default=0.0)
-        weights = q.weights or self.weights
-
         matched = []
         for record in self.records.values():
             keyword = bm25[record.id] if bm25[record.id] > 0 else None
@@ -304,51 +323,38 @@ class Memory:
             if keyword is None and similarity is None:
                 continue
             recency = 0.5 ** (max(0, now - record.updated_at) / 1000 / (q.half_life or self.half_life))
-            raws = {"keyword": keyword, "vector": similarity, "recency": recency, "importance": record.importance}
-            scaled = {
-                "keyword": keyword and keyword / best,
-                "vector": None if similarity is None else self._scale(similarity, g),
-                "recency": recency,
-                "importance": record.importance,
+            raw_and_scaled = {
+                "keyword": None if keyword is None else (keyword, keyword / best),
+                "vector": None if similarity is None else (similarity, self._scale(similarity, g)),
+                "recency": (recency, recency),
+                "importance": (record.importance, record.importance),
             }
-            signals = {
-                name: Signal(raw, scaled[name], weight, weight * scaled[name], weight * scaled[name], 0, 0)
-                for (name, raw), weight in zip(raws.items(), weights, strict=True)
-                if raw is not None
-            }
+            signals = {}
+            for (name, values), weight in zip(raw_and_scaled.items(), q.weights or self.weights, strict=True):
+                if values is not None:
+                    raw, scaled = values
+                    signals[name] = Signal(raw, scaled, weight, weight * scaled, weight * scaled, 0, 0)
             linear = sum(s.low for s in signals.values())
-            below = self.metric == "COSINE" and similarity is not None and similarity < g - CLOSE
-            scores = (linear, linear, linear)
-            matched.append(Match(record, keyword, similarity, *scores, signals, parts[record.id], below, ()))
+            far = self.metric == "COSINE" and similarity is not None and similarity < g - CLOSE
+            matched.append(
+                Match(record, keyword, similarity, linear, linear, linear, signals, parts[record.id], far, ())
+            )
+        return matched
 
-        survivors = [m for m in matched if survives(m.record, q.filters, q.tags)]
-        _rank(survivors)
+    def _score(self, match: Match, q: Query) -> None:
+        """Set the score, from `low` to `high`, and what it is made of. Ranks are there."""
+        if q.kind != "QUERY":
+            name = "keyword" if q.kind == "SEARCH" else "vector"
+            match.low = match.high = match.signals[name].raw
+            match.alike = (_source(match, name),)
+            return
         rrf = (q.fusion or self.fusion) == "RRF"
-        for match in survivors:
-            if q.kind != "QUERY":
-                match.low = match.high = match.keyword if q.kind == "SEARCH" else match.similarity
-                match.alike = (_source(match, "keyword" if q.kind == "SEARCH" else "vector"),)
-                continue
-            if rrf:
-                for s in match.signals.values():
-                    s.low, s.high = s.weight / (q.rrf_k + s.rank_high), s.weight / (q.rrf_k + s.rank_low)
-                match.low = sum(s.low for s in match.signals.values() if s.weight)
-                match.high = sum(s.high for s in match.signals.values() if s.weight)
-            match.alike = _alike(match, rrf)
-        limit = q.minscore if q.minscore is not None else -math.inf
-        hits, doubtful, below = [], set(), 0
-        for match in survivors:
-            value = match.linear if q.kind == "QUERY" else match.low
-            margin = [value - limit]
-            if q.minsim is not None:
-                margin.append(-math.inf if match.similarity is None else match.similarity - q.minsim)
-            if any(abs(m) < CLOSE for m in margin):
-                doubtful.add(match.record.id)
-            below += value < limit
-            if min(margin) >= 0:
-                hits.append(match)
-        hits.sort(key=lambda m: (-m.low, m.record.newest_first))
-        return Answer(self, q, hits, doubtful, len(matched), len(matched) - len(survivors), below)
+        match.alike = _alike(match, rrf)
+        if rrf:
+            for s in match.signals.values():
+                s.low, s.high = s.weight / (q.rrf_k + s.rank_high), s.weight / (q.rrf_k + s.rank_low)
+            match.low = sum(s.low for s in match.signals.values())
+            match.high = sum(s.high for s in match.signals.values())
 
 
 @dataclass

@@ -371,6 +371,7 @@ def test_c1_type_exists_dbsize_keys(ns: Agent) -> None:
 
 def test_c2_copies_diverge(ns: Agent) -> None:
     assert [ns("MEM.ADD", "ns", "TEXT", "alpha") for _ in range(2)] == [b"1", b"2"]
+    ns("MEM.DEL", "ns", "2")
     assert ns("COPY", "ns", "twin") == 1
     assert ns("MEM.ADD", "twin", "TEXT", "beta") == b"3"
     assert ns("MEM.ADD", "ns", "TEXT", "gamma") == b"3"

@@ -7,7 +7,7 @@ where a server may keep columns and sets in place of looking at each record.
 from __future__ import annotations
 
 import pytest
-from harness import DAY, JUNE, Wire
+from harness import DAY, JUNE, Running, Wire, flat_pairs
 from hypothesis import example, given
 from hypothesis import strategies as st
 from oracle import Record, cid, passes, shortest
@@ -164,7 +164,7 @@ def test_the_table_by_every_command(filled: Wire) -> None:
     for *clause, expected in TABLE:
         words = ("FILTER", *clause)
         got = {
-            "LIST": [dict(zip(r[::2], r[1::2], strict=True))[b"id"] for r in filled("MEM.LIST", "ns", *words)],
+            "LIST": [flat_pairs(r)[b"id"] for r in filled("MEM.LIST", "ns", *words)],
             "FORGET": filled("MEM.FORGET", "ns", *words, "DRYRUN")[1],
             "SEARCH": [hit[0] for hit in filled("MEM.SEARCH", "ns", "text", "TOPK", 100, *words)],
             "VSEARCH": [hit[0] for hit in filled("MEM.VSEARCH", "ns", "FVEC", 1, 1, "TOPK", 100, *words)],
@@ -237,7 +237,7 @@ def test_filters_follow_writes(filled: Wire) -> None:
 def test_tags(filled: Wire, tests: str, expected: set[str]) -> None:
     """Tags are names, equal byte for byte; a repeated TAGS is ANDed."""
     words = ("TAGS", *tests.split())
-    listed = [dict(zip(r[::2], r[1::2], strict=True))[b"id"].decode() for r in filled("MEM.LIST", "ns", *words)]
+    listed = [flat_pairs(r)[b"id"].decode() for r in filled("MEM.LIST", "ns", *words)]
     assert set(listed) == expected
     assert {hit[0].decode() for hit in filled("MEM.SEARCH", "ns", "text", "TOPK", 100, *words)} == expected
     assert {hit[0].decode() for hit in filled("MEM.VSEARCH", "ns", "FVEC", 1, 1, "TOPK", 100, *words)} == expected
@@ -299,8 +299,8 @@ def record_with(value: bytes) -> Record:
 @example(held=b"9", op="GT", wanted=b"10")
 @example(held=b"9x", op="GT", wanted=b"10")
 @example(held=b"0", op="EQ", wanted=b"-0")
-def test_any_two_values(server: object, held: bytes, op: str, wanted: bytes) -> None:
-    wire = server.wire()  # type: ignore[attr-defined]
+def test_any_two_values(server: Running, held: bytes, op: str, wanted: bytes) -> None:
+    wire = server.wire()
     wire("FLUSHALL")
     wire("MEM.CREATE", "ns", "MODE", "SEARCH")
     wire("MEM.ADD", "ns", "ID", "a", "TEXT", held, "META", "f", held, "TAGS", 1, held)
@@ -311,13 +311,13 @@ def test_any_two_values(server: object, held: bytes, op: str, wanted: bytes) -> 
 
 
 @given(st.floats(0, 1))
-def test_importance_is_equal_to_itself(server: object, importance: float) -> None:
+def test_importance_is_equal_to_itself(server: Running, importance: float) -> None:
     """However it is written: by EQ as a number or as the text that MEM.GET shows."""
-    wire = server.wire()  # type: ignore[attr-defined]
+    wire = server.wire()
     wire("FLUSHALL")
     wire("MEM.CREATE", "ns", "MODE", "SEARCH")
     wire("MEM.ADD", "ns", "ID", "a", "TEXT", "t", "IMPORTANCE", importance)
-    shown = dict(zip(*[iter(wire("MEM.GET", "ns", "a"))] * 2, strict=True))[b"importance"]
+    shown = flat_pairs(wire("MEM.GET", "ns", "a"))[b"importance"]
     assert float(shown) == importance
     assert wire("MEM.SCAN", "ns", 0, "FILTER", "@importance", "EQ", shown)[1] == [b"a"]
     assert wire("MEM.SCAN", "ns", 0, "FILTER", "@importance", "GTE", repr(importance))[1] == [b"a"]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from harness import DAY, JUNE, Clock, Running, Wire, Word, flat_pairs
+from harness import DAY, JUNE, Clock, Process, Running, Wire, Word, flat_pairs
 
 READS: list[tuple[Word, ...]] = [
     ("MEM.CARD", "ns"),
@@ -181,7 +182,7 @@ def test_other_memories_do_not_matter(wire: Wire, expected: list[bytes]) -> None
 
 
 @pytest.fixture
-def kept(running: Callable[..., Running], tmp_path: object) -> Running:
+def kept(running: Callable[..., Running], tmp_path: Path) -> Running:
     """A server with an append-only file."""
     server = running(clock=Clock(), dir=tmp_path, appendfsync="everysec")
     create(server.wire())
@@ -199,14 +200,14 @@ def everything(wire: Wire) -> list[bytes]:
     return found
 
 
-def churn(wire: Wire, clock: Clock, seed: int) -> None:
+def churn(wire: Wire, clock: Clock, seed: int, count: int) -> None:
     """Every kind of write, over two keys."""
     chance = random.Random(seed)
-    for name, words in records(seed, 60).items():
+    for name, words in records(seed, count).items():
         wire("MEM.ADD", "ns", "ID", name, *words)
         what = chance.randrange(10)
         if what == 0:
-            wire("MEM.DEL", "ns", f"m{chance.randrange(60)}")
+            wire("MEM.DEL", "ns", f"m{chance.randrange(count)}")
         elif what == 1:
             wire("MEM.SETMETA", "ns", name, "f", b"\r\n\x00\xff", "n", 99)
         elif what == 2:
@@ -233,12 +234,12 @@ def churn(wire: Wire, clock: Clock, seed: int) -> None:
     wire("RENAME", "short", "renamed")
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_restart_changes_no_reply(kept: Running, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "count"), [(0, 60), (1, 60), (2, 60), (3, 700)])
+def test_a_restart_changes_no_reply(kept: Running, seed: int, count: int) -> None:
     clock = kept.clock
     assert isinstance(clock, Clock)
     wire = kept.wire()
-    churn(wire, clock, seed)
+    churn(wire, clock, seed, count)
     before = everything(wire)
     for _ in range(2):
         kept.restart()
@@ -270,3 +271,35 @@ def test_flushing_is_kept(kept: Running) -> None:
     assert wire("DBSIZE") == 0
     create(wire)
     assert wire("MEM.ADD", "ns", "TEXT", "t") == b"1"
+
+
+def test_settings_that_changed_since_do_not_matter(kept: Running) -> None:
+    """What a write meant when it was made is what it means when it is read back."""
+    wire = kept.wire()
+    wire("CONFIG", "SET", "mem-max-terms-per-doc", 2, "mem-default-weights", "4 3 2 1", "mem-max-text-bytes", 100_000)
+    wire("MEM.CREATE", "new", "DIM", 3)
+    wire("MEM.ADD", "new", "ID", "a", "TEXT", "alpha beta gamma delta")
+    wire("MEM.ADD", "new", "ID", "b", "TEXT", "x" * 90_000)
+    wire("CONFIG", "SET", "mem-max-terms-per-doc", 1024, "mem-default-weights", "1 1 1 1", "mem-max-text-bytes", 65_536)
+    wire("MEM.SETMETA", "new", "a", "f", "v")
+    before = everything(wire)
+    assert wire("MEM.SEARCH", "new", "gamma") == []
+    kept.restart()
+    assert everything(kept.wire()) == before
+
+
+@pytest.mark.parametrize("end", ["terminate", "kill"])
+def test_a_process_keeps_what_it_answered(tmp_path: Path, end: str) -> None:
+    """With `appendfsync always`, however it ends."""
+    reads: list[tuple[Word, ...]] = [read for read in READS if read[0] != "MEM.QUERY"]
+    with Process(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as process:
+        wire = process.wire()
+        create(wire)
+        add(wire, records())
+        before = [wire.raw(*read) for read in reads]
+        code = process.terminate() if end == "terminate" else process.kill()
+        assert code == (0 if end == "terminate" else -9)
+    with Process(tmp_path, "--appendonly", "yes") as process:
+        wire = process.wire()
+        assert [wire.raw(*read) for read in reads] == before
+        assert process.terminate() == 0

@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 import pytest
-from harness import JUNE, Agent, Double, Simple, Wire, Word, flat_pairs, number
+from harness import JUNE, Agent, Clock, Double, Running, Simple, Wire, Word, flat_pairs, number
 from oracle import cid
 
 RECORD = [b"id", b"text", b"importance", b"created_at", b"updated_at", b"pttl", b"cid"]
@@ -321,7 +321,7 @@ def test_resp3_hits_are_maps_whatever_the_setting(two: Agent) -> None:
         assert isinstance(hit, dict)
 
 
-def test_the_setting_holds_for_resp2_connections_at_once(server: Any) -> None:
+def test_the_setting_holds_for_resp2_connections_at_once(server: Running) -> None:
     two, three = server.wire(2), server.wire(3)
     two("MEM.CREATE", "ns", "MODE", "SEARCH")
     two("MEM.ADD", "ns", "ID", "a", "TEXT", "alpha")
@@ -444,6 +444,14 @@ def test_mem_explain_shows_rank_and_parts(two: Agent) -> None:
 def test_mem_explain_says_why_not(two: Agent, name: str, words: str, reason: bytes) -> None:
     """The first that holds."""
     assert two.map("MEM.EXPLAIN", "ns", name, *words.split())[b"reason"] == reason
+
+
+def test_mem_explain_tells_expired_from_deleted(two: Agent, clock: Clock) -> None:
+    two("MEM.ADD", "ns", "ID", "gone", "TEXT", "alpha")
+    two("MEM.DEL", "ns", "gone")
+    clock.advance(60_000)
+    assert two.map("MEM.EXPLAIN", "ns", "gone", "TEXT", "alpha")[b"reason"] == b"absent"
+    assert two.map("MEM.EXPLAIN", "ns", "full", "TEXT", "alpha")[b"reason"] == b"expired"
 
 
 # -- inside EXEC, and on the bare wire

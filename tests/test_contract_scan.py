@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import LONG
@@ -109,8 +111,8 @@ def test_an_empty_memory_is_scanned_at_once(wire: Wire) -> None:
     assert wire("MEM.SCAN", "ns", 12345)[0] == b"0"
 
 
-def test_a_cursor_lives_through_a_restart(running: object, tmp_path: object) -> None:
-    server: Running = running(dir=tmp_path)  # type: ignore[operator]
+def test_a_cursor_lives_through_a_restart(running: Callable[..., Running], tmp_path: Path) -> None:
+    server = running(dir=tmp_path)
     wire = server.wire()
     wire("MEM.CREATE", "ns", "MODE", "SEARCH")
     wire("MEM.MADD", "ns", 50, *(w for i in range(50) for w in ("RECORD", "ID", i, "TEXT", "t")))

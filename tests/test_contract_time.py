@@ -6,6 +6,9 @@ An expired record is gone at its deadline, exactly: never returned, never counte
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from harness import DAY, JUNE, Clock, Running, Wire, Word, flat_pairs
 
@@ -178,9 +181,9 @@ def test_copies_and_renamed_keys_keep_deadlines(ns: Wire, clock: Clock) -> None:
     assert [ns("TTL", key) for key in ("twin", "new")] == [55, 55]
 
 
-def test_deadlines_pass_while_the_server_is_down(running: object, tmp_path: object) -> None:
+def test_deadlines_pass_while_the_server_is_down(running: Callable[..., Running], tmp_path: Path) -> None:
     clock = Clock()
-    server: Running = running(clock=clock, dir=tmp_path)  # type: ignore[operator]
+    server = running(clock=clock, dir=tmp_path)
     wire = server.wire()
     wire("MEM.CREATE", "ns", "MODE", "SEARCH")
     wire("MEM.CREATE", "gone", "MODE", "SEARCH")

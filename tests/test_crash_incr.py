@@ -296,6 +296,19 @@ def test_writing_goes_on_behind_a_cut(size):
     assert read(files.read(PATH)[:])[0] == [*groups, [put(b"new")]]
 
 
+@pytest.mark.parametrize("size", [*ENDS, ENDS[2] + 9])
+def test_what_was_read_survives_a_power_cut(size):
+    """A killed process left its last flushes to the system: once resumed, they are on the disk, name and cut too."""
+    files = FaultyFiles()
+    files.makedirs("/appendonlydir")
+    file = files.open_append(PATH)
+    file.write(DATA[:size])
+    groups, tail = read(files.read(PATH)[:])
+    incr.resume(files, PATH, tail)
+    for seed in range(10):
+        assert read(files.crash(random.Random(seed)).read(PATH)[:]) == (groups, tail._replace(kind="whole", lost=0))
+
+
 def test_a_mapped_file_of_several_megabytes(tmp_path):
     """One chunk larger than what the parser is fed at a time, in a real file."""
     files, path = Files(), str(tmp_path / "a.1.incr.aof")

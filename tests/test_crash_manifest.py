@@ -229,7 +229,8 @@ def test_a_crash_at_the_first_start():
     for size in (0, 20, EMPTY_BYTES):
         files = FaultyFiles()
         put(files, f"{PREFIX}.1.incr.aof", b"x" * size)
-        assert look(files) == Survey("fresh", Manifest(PREFIX), None, [f"{FOLDER}/{PREFIX}.1.incr.aof"])
+        # No leftover: the next try gives this name to its own file.
+        assert look(files) == Survey("fresh", Manifest(PREFIX))
     put(files, f"{PREFIX}.1.incr.aof", b"x" * (EMPTY_BYTES + 1))
     refused(files, "manifest is missing")
 
@@ -259,8 +260,7 @@ def test_format_1():
     assert look(files) == Survey("format 1", Manifest(PREFIX), f"{DIR}/{PREFIX}")
     put(files, f"{PREFIX}.1.base.rcl")
     put(files, f"{PREFIX}.1.incr.aof", b"x" * EMPTY_BYTES)
-    left = [f"{FOLDER}/{PREFIX}.1.base.rcl", f"{FOLDER}/{PREFIX}.1.incr.aof"]
-    assert look(files) == Survey("format 1", Manifest(PREFIX), f"{DIR}/{PREFIX}", left)
+    assert look(files) == Survey("format 1", Manifest(PREFIX), f"{DIR}/{PREFIX}")
     put(files, f"{PREFIX}.manifest", Manifest(PREFIX, 1, (1,)).format())
     assert look(files) == Survey("parts", Manifest(PREFIX, 1, (1,)), f"{DIR}/{PREFIX}")
     files.remove(NAME)

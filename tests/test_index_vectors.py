@@ -132,9 +132,12 @@ def test_normalising_survives_any_magnitude():
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_pairwise_is_similarity(metric):
-    """The matrix for DIVERSITY holds the metric's similarities."""
-    rows = random_rows(np.random.default_rng(3), 6, 4, "COSINE")
+    """What DIVERSITY compares by is the metric's similarity, the same bits for equal rows."""
+    rows = random_rows(np.random.default_rng(3), 6, 64, "COSINE")
+    rows[4] = rows[2]
     made = table(rows, metric)
-    matrix = pairwise(rows.astype(np.float64), metric)
-    for number, row in enumerate(rows.astype(np.float64)):
-        assert matrix[number] == pytest.approx(similarities(made.blocks, np.arange(6), row, metric), abs=1e-7)
+    wide = rows.astype(np.float64)
+    for row in wide:
+        alike = pairwise(wide, row, metric)
+        assert alike == pytest.approx(similarities(made.blocks, np.arange(6), row, metric), abs=1e-7)
+        assert alike[4] == alike[2]

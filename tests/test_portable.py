@@ -20,9 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recalld.server import cli, portable
 
-#: How far a component of a COSINE vector may be from the exported one: MEM.ADD normalises it anew.
-DRIFT = 2.0**-23
-
 
 def export(server: Running, path: Path, *words: str) -> int:
     return cli.main(["export", str(path), "--url", f"redis://127.0.0.1:{server.port}", *words])
@@ -94,7 +91,6 @@ def memories(draw: st.DrawFn) -> dict[str, Any]:
         "options": options,
         "records": records,
         "dim": dim,
-        "exact": mode == "SEARCH" or metric != "COSINE",
         "deadline": draw(st.one_of(st.none(), st.integers(JUNE + 1, 3 * JUNE))),
     }
 
@@ -146,11 +142,10 @@ def test_what_goes_out_comes_in(server: Running, tmp_path_factory: pytest.TempPa
             assert about(wire, memory["key"]) == settings
             now = maps(wire, memory["key"])
             assert without_vectors(now) == without_vectors(records)
-            if memory["exact"]:
-                assert now == records
-                assert replies(wire, memory) == answers, f"imported {'twice' if again else 'once'}"
+            assert now == records
+            assert replies(wire, memory) == answers, f"imported {'twice' if again else 'once'}"
             for mine, theirs in zip(vectors(now), vectors(records), strict=True):
-                assert np.abs(mine - theirs).max(initial=0) <= DRIFT
+                assert (mine == theirs).all()
     wire.close()
 
 
