@@ -8,30 +8,34 @@
     no         as everysec, without the syncs
 
 Rule 1: entries reach the file in the order in which they were applied, each group whole.
-Rule 2: after a failed write or sync, what may not be on the disk is cut off the file, kept in memory, and written
-        again before anything else, every second until it works. Meanwhile writes are refused (`failure`), and the
-        writes whose replies had not left are answered with an error: they may or may not be kept.
+Rule 2: after a failed write or sync, what may not be in the file is kept in memory and written again before anything
+        else, every second until it works; after a failed sync that is all since the last one, which is cut off the
+        file. Meanwhile writes are refused (`failure`), and the writes whose replies had not left are answered with an
+        error: they may or may not be kept.
 Rule 3: only the thread of the log touches the manifest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..index.analyzer import Vocabulary
 from . import incr, manifest
 from .base import BaseDamaged, Frozen, freeze, read_base, write_base
 from .entries import Entry
-from .files import Files, Lock, Locked
+from .files import Files, Lock, Locked, NewFile
 from .incr import IncrReader, IncrWriter, LogDamaged, encode_group, read_format_1
 from .keyspace import Keyspace
-from .manifest import LOCK, TEMP, Manifest, base_name, incr_name, survey
+from .manifest import LOCK, TEMP, Manifest, base_name, incr_name, survey, unnamed
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -42,6 +46,10 @@ T = TypeVar("T")
 
 # How long `everysec` acknowledges writes that a running sync keeps from the file.
 _STALL_S = 2.0
+
+
+class _NotSynced(OSError):
+    """What was written since the last sync may not be on the disk."""
 
 
 class Log:
@@ -108,6 +116,9 @@ class FileLog(Log):
         self._job_began = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._turns = 0  # who waits in `_turn`
+        self._base_job: asyncio.Future[int] | None = None  # a base is being written
+        self._closing = False
         self._durable_waits: list[tuple[int, asyncio.Future[None]]] = []
         self._manifest_owed = False  # the one in the folder may not be `_manifest` yet
         self._scheduled = False
@@ -147,6 +158,8 @@ class FileLog(Log):
             if self.policy != "always" and self._loop.time() - self._job_began < _STALL_S:
                 self._release(self.position)
             return
+        if self.policy == "always" and self._turns:
+            return
         groups, self._buffer = self._buffer, []
         if self.policy == "always":
             self._start(lambda: self._write_and_sync(groups), self.position, groups)
@@ -156,16 +169,33 @@ class FileLog(Log):
         except OSError as error:
             self._fail(error, groups)
             return
-        self._unsynced += groups
+        if self.policy == "no":
+            # Kept for nothing until the next sync, which may never come: the rest is up to the system.
+            self._unsynced.clear()
+            self._synced = self._writer.mark
+        else:
+            self._unsynced += groups
         self._release(self.position)
 
+    @property
+    def _written(self) -> int:
+        """The position up to which entries have been given to the file."""
+        return self.position - sum(map(len, self._buffer))
+
     def _write_and_sync(self, groups: list[bytes]) -> None:
-        if self._manifest_owed:
-            manifest.write(self._files, self._folder, self._manifest)
-            self._manifest_owed = False
-        if groups:
-            self._writer.write(groups)
-        self._writer.sync()
+        """In the thread. Raises _NotSynced, or another OSError, and then nothing of `groups` was written."""
+        try:
+            if self._manifest_owed:
+                manifest.write(self._files, self._folder, self._manifest)
+                self._manifest_owed = False
+            if groups:
+                self._writer.write(groups)
+        finally:
+            # A full disk is no reason not to sync what was written before.
+            try:
+                self._writer.sync()
+            except OSError as error:
+                raise _NotSynced(error.errno, error.strerror) from error
 
     # -- the thread's jobs
 
@@ -182,6 +212,19 @@ class FileLog(Log):
         job.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._finished, done, position, groups, then)
         )
+
+    async def _turn(self) -> None:
+        """Return when no job runs, for the caller to start one at once.
+
+        Batches wait for it: with `always` and two clients there is a next one whenever one has ended.
+        """
+        self._turns += 1
+        try:
+            while self._job is not None:
+                await self._idle.wait()
+        finally:
+            self._turns -= 1
+            self._loop.call_soon(self.flush)
 
     def _finished(
         self, done: Future[None], position: int, groups: list[bytes], then: Callable[[], None] | None
@@ -210,6 +253,8 @@ class FileLog(Log):
             then()
         self._release(max(self.released, position))
         self.flush()
+        if self._durable_waits and self.failure is None and self._job is None and not self._turns:
+            self._sync()
 
     def _release(self, position: int) -> None:
         self.released = position
@@ -218,13 +263,15 @@ class FileLog(Log):
             connection.drain()
 
     def _fail(self, error: OSError, groups: list[bytes]) -> None:
-        """Cut what may not be on the disk, keep it to be written again, refuse writes."""
-        self._buffer[:0] = [*self._unsynced, *groups]
-        self._unsynced.clear()
-        try:
-            self._writer.rewind(self._synced)
-        except OSError as again:
-            log.error("The AOF cannot be cut back to what is synced, which goes first once it can: %s", again)
+        """Keep what may not be in the file to be written again, `groups` and maybe more; refuse writes."""
+        if isinstance(error, _NotSynced):
+            groups = [*self._unsynced, *groups]
+            self._unsynced.clear()
+            try:
+                self._writer.rewind(self._synced)
+            except OSError as again:
+                log.error("The AOF cannot be cut back to what is synced, which goes first once it can: %s", again)
+        self._buffer[:0] = groups
         why = error.strerror or str(error)
         if self.failure is None:
             log.error("Error writing to the AOF: %s. Writes are refused until it works again.", why)
@@ -234,32 +281,33 @@ class FileLog(Log):
             connection.refuse_writes()
 
     def every_second(self) -> None:
-        if self._job is not None:
+        if self._job is not None or self._turns:
             return
         if self.failure is not None:
             groups, self._buffer = self._buffer, []
             self._start(lambda: self._write_and_sync(groups), self.position, groups)
-        elif self._unsynced and self.policy == "everysec":
+        elif self.policy != "no" and self.durable < self._written:
             self._sync()
 
     def _sync(self) -> None:
-        position = self.position - sum(map(len, self._buffer))
-        self._start(lambda: self._write_and_sync([]), position, [])
+        self._start(lambda: self._write_and_sync([]), self._written, [])
 
     async def wait_durable(self, position: int) -> None:
         while self.durable < position:
-            if self._job is None and self.failure is None:
+            if self._job is None and not self._turns and self.failure is None:
                 self.flush()
-                if self._job is None and self._unsynced:
+                if self._job is None and self.failure is None:
                     self._sync()
             wait = self._loop.create_future()
             self._durable_waits.append((min(position, self.position), wait))
             await wait
 
     async def close(self) -> None:
-        while self._job is not None:
-            await self._idle.wait()
-        if self._buffer or self._unsynced:
+        self._closing = True
+        if self._base_job is not None:  # the folder is this server's until nobody writes there
+            await asyncio.wait([self._base_job])
+        await self._turn()
+        if self._buffer or self.durable < self._written:
             groups, self._buffer = self._buffer, []
             self._start(lambda: self._write_and_sync(groups), self.position, groups)
             await self._idle.wait()
@@ -274,8 +322,8 @@ class FileLog(Log):
 
         Raises OSError where the new file cannot be had.
         """
-        while self._job is not None:
-            await self._idle.wait()
+        await self._turn()
+        self._check_open()
         if self.failure is not None:
             raise OSError(0, self.failure)
         result = moment()
@@ -319,18 +367,27 @@ class FileLog(Log):
         old = self._manifest
         seq = (old.base or 0) + 1
         name = base_name(old.prefix, seq)
-        records = await asyncio.to_thread(_write_base, self._files, self._folder, name, frozen, vocabulary)
-        while self._job is not None:
-            await self._idle.wait()
+        self._check_open()
+        write = partial(_write_base, self._files, self._folder, name, frozen, vocabulary, lambda: self._closing)
+        self._base_job = self._loop.run_in_executor(None, write)
+        try:
+            records = await self._base_job
+        finally:
+            self._base_job = None
+        await self._turn()
+        self._check_open()
         self._manifest, self._manifest_owed = old.with_base(seq, since), True
         self._sync()
         await self._idle.wait()
         if self._manifest_owed:
             raise OSError(0, self.failure or "the manifest could not be written")
-        gone = [each for each in old.names if each not in self._manifest.names]
         self.base_size, self._older_incrs = self._file_size(name), 0
-        await asyncio.to_thread(_remove, self._files, self._folder, gone)
+        await asyncio.to_thread(_remove_unnamed, self._files, self._folder, self._manifest)
         return records
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise _stopping()
 
     def _file_size(self, name: str) -> int:
         return self._files.size(os.path.join(self._folder, name))
@@ -340,27 +397,69 @@ class FileLog(Log):
         return 0 if current.base is None else self._file_size(base_name(current.prefix, current.base))
 
 
-def _write_base(files: Files, folder: str, name: str, frozen: Iterable[Frozen], vocabulary: Vocabulary) -> int:
+def _stopping() -> OSError:
+    return OSError(errno.ECANCELED, "the server is stopping")
+
+
+class _Stoppable:
+    """What a base is written to, until `stopped`."""
+
+    def __init__(self, file: NewFile, stopped: Callable[[], bool]) -> None:
+        self._file = file
+        self._stopped = stopped
+
+    def write(self, data: bytes | memoryview) -> int:
+        if self._stopped():
+            raise _stopping()
+        return self._file.write(data)
+
+
+def _write_base(
+    files: Files,
+    folder: str,
+    name: str,
+    frozen: Iterable[Frozen],
+    vocabulary: Vocabulary,
+    stopped: Callable[[], bool] = lambda: False,
+) -> int:
     temp = os.path.join(folder, TEMP + name)
     file = files.create(temp)
     try:
-        records = write_base(file, frozen, vocabulary)
-        file.sync()
-    finally:
-        file.close()
-    files.rename(temp, os.path.join(folder, name))
+        try:
+            records = write_base(_Stoppable(file, stopped), frozen, vocabulary)
+            file.sync()
+        finally:
+            file.close()
+        files.rename(temp, os.path.join(folder, name))
+    except OSError:
+        with contextlib.suppress(OSError):  # on a full disk it would keep the room that is missing
+            files.remove(temp)
+        raise
     files.sync_dir(folder)
     return records
 
 
-def _remove(files: Files, folder: str, names: Iterable[str]) -> None:
-    """Delete files that no longer count. What stays is removed at the next start."""
-    for name in names:
+def _remove_unnamed(files: Files, folder: str, current: Manifest) -> None:
+    """Delete what no longer counts, of rewrites that failed before, too: what is forgotten may stand in it."""
+    try:
+        leftovers, _ = unnamed(files, folder, current)
+    except OSError as error:
+        log.warning("%s could not be listed: %s", folder, error)
+        return
+    _remove(files, folder, leftovers)
+
+
+def _remove(files: Files, folder: str, paths: Iterable[str]) -> None:
+    """Delete files that no longer count. What stays is removed after the next rewrite, or at the next start."""
+    for path in paths:
         try:
-            files.remove(os.path.join(folder, name))
+            files.remove(path)
         except OSError as error:
-            log.warning("%s could not be removed: %s", name, error)
-    files.sync_dir(folder)
+            log.warning("%s could not be removed: %s", path, error)
+    try:
+        files.sync_dir(folder)
+    except OSError as error:
+        log.warning("%s could not be synced: %s", folder, error)
 
 
 # -- at start
@@ -399,7 +498,7 @@ def open_log(
             log.info("DB loaded from append only file: %.3f seconds", time.perf_counter() - began)
         if found.leftovers:
             log.warning("Removing what a crash left: %s", ", ".join(map(os.path.basename, found.leftovers)))
-            _remove(files, folder, map(os.path.basename, found.leftovers))
+            _remove(files, folder, found.leftovers)
     except BaseException:
         lock.release()
         raise

@@ -5,7 +5,7 @@ Rule 2: no write's reply leaves before the log has the write (`Log.released`), a
         all that could show it. Where the log fails, the writes that wait for it are answered with MISCONF.
 Rule 3: above HIGH_WATER unsent bytes no further command runs. Its input still gathers (a client that writes its whole
         pipeline before it reads must not deadlock), up to client-query-buffer-limit.
-Rule 4: no connection keeps the loop longer than SLICE_S at a time.
+Rule 4: no connection keeps the loop longer than SLICE_MS at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import logging
 from asyncio import Future
 from collections import deque
 from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from ..protocol.encoder import encode
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("recalld")
 
 HIGH_WATER = 1 << 20
-SLICE_S = 0.002
+SLICE_MS = 2
 # The input that is held is added up once so much has come: after each read it would be a fifteenth of a PING.
 MEASURE_BYTES = 1 << 16
 # Replies that may wait for threads per connection: a pipeline of slow queries is bounded by this, not by its length.
@@ -129,9 +128,6 @@ class Connection(asyncio.Protocol):
         client = self.client
         if self.scheduled or self.closing or self.stopping:
             return
-        if client.close_after_reply:
-            self._close_when_done()
-            return
         if client.close_after_reply:  # what came behind is not run
             self._close_when_done()
             return
@@ -139,7 +135,7 @@ class Connection(asyncio.Protocol):
         out: list[bytes] = []
         writes: list[int] = []  # places in `out` that answer a write
         out_bytes = 0
-        until = 0.0
+        began = 0  # the clock that each command reads anyway is fine enough
         next_command = self.parser.next_command
         self.running = True
         while (
@@ -192,10 +188,9 @@ class Connection(asyncio.Protocol):
                 self._send(out, writes)
                 out, writes = [], []
                 out_bytes = 0
-            now = perf_counter()
-            if not until:
-                until = now + SLICE_S
-            elif now > until:
+            if not began:
+                began = client.now
+            elif client.now - began > SLICE_MS:
                 self.scheduled = True
                 self.server.loop.call_soon(self._resume)
                 break

@@ -25,6 +25,10 @@ log = logging.getLogger("recalld")
 
 # Keys frozen per turn of the loop: about a millisecond.
 _KEYS_PER_TURN = 300
+# An automatic rewrite that failed is tried again after a minute, then after twice as long, at most an hour (Redis:
+# AOF_REWRITE_LIMITE_MAX_MINUTES): each try leaves another incr file.
+_RETRY_S = 60
+_RETRY_MAX_S = 3600
 
 
 class Rewriter:
@@ -38,6 +42,8 @@ class Rewriter:
         self.last_save_s = int(server.clock() // 1000)
         self.last_took_s = -1
         self.started = 0.0
+        self._failures = 0
+        self._retry_at = 0.0
 
     @property
     def running(self) -> bool:
@@ -55,7 +61,7 @@ class Rewriter:
         """`auto-aof-rewrite-percentage` and `-min-size`."""
         config, file_log = self._server.config, self.log
         percentage = config["auto-aof-rewrite-percentage"]
-        if self.running or not percentage or file_log.failure is not None:
+        if self.running or not percentage or file_log.failure is not None or time.monotonic() < self._retry_at:
             return
         size, base = file_log.size, max(file_log.base_size, 1)
         if size >= config["auto-aof-rewrite-min-size"] and (size - base) * 100 >= base * percentage:
@@ -68,16 +74,25 @@ class Rewriter:
         self.last_ok = not task.cancelled() and task.result()
         if self.last_ok:
             self.last_save_s = int(self._server.clock() // 1000)
+            self._failures, self._retry_at = 0, 0.0
+        else:
+            self._retry_at = time.monotonic() + min(_RETRY_S << min(self._failures, 10), _RETRY_MAX_S)
+            self._failures += 1
 
     async def _run(self) -> bool:
         server, file_log = self._server, self.log
         snapshot: Snapshot | None = None
+
+        def begin() -> Snapshot:
+            nonlocal snapshot
+            snapshot = Snapshot(server.keyspace, server.clock())
+            return snapshot
+
         try:
-            snapshot = await file_log.switch(lambda: Snapshot(server.keyspace, server.clock()))
+            snapshot = await file_log.switch(begin)
             while not snapshot.walk(_KEYS_PER_TURN):
                 await asyncio.sleep(0)
-            frozen, snapshot.frozen = snapshot.frozen, []
-            records = await file_log.install(frozen, snapshot.vocabulary)
+            records = await file_log.install(snapshot.take(), snapshot.vocabulary)
         except OSError as error:
             log.error("Rewriting the AOF failed, the old files stay: %s", error)
             return False

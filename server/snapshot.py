@@ -18,13 +18,13 @@ from .keyspace import Keyspace
 
 
 class Snapshot:
-    """Begun on creation; `walk` until it returns True, then `frozen` is whole."""
+    """Begun on creation; `walk` until it returns True, then `take` what there was, in the order of SCAN."""
 
     def __init__(self, keyspace: Keyspace, now: int) -> None:
         self._keyspace = keyspace
         self._now = now
-        self._left: dict[bytes, None] = dict.fromkeys(keyspace.memories)
-        self.frozen: list[Frozen] = []
+        self._left = {key: place for place, key in enumerate(keyspace.memories)}
+        self._frozen: list[Frozen | None] = [None] * len(self._left)
         self.vocabulary = keyspace.vocabulary  # FLUSHALL begins another one
         keyspace.before_change = self.before
 
@@ -38,6 +38,11 @@ class Snapshot:
             self._keyspace.before_change = None
         return not left
 
+    def take(self) -> list[Frozen]:
+        """What was frozen, handed over: so much memory is not kept twice."""
+        frozen, self._frozen = self._frozen, []
+        return [each for each in frozen if each is not None]
+
     def abandon(self) -> None:
         """Stop watching changes."""
         self._left.clear()
@@ -50,13 +55,13 @@ class Snapshot:
                 self._freeze(key)
 
     def _freeze(self, key: bytes) -> None:
-        del self._left[key]
+        place = self._left.pop(key)
         memory = self._keyspace.memories.get(key)
         if memory is not None:  # else its key has expired
-            self.frozen.append(freeze(key, memory, self._keyspace.deadlines.get(key, 0), self._now))
+            self._frozen[place] = freeze(key, memory, self._keyspace.deadlines.get(key, 0), self._now)
 
 
-def _changes(entry: Entry, left: dict[bytes, None]) -> Iterable[bytes]:
+def _changes(entry: Entry, left: Iterable[bytes]) -> Iterable[bytes]:
     """The keys that an entry changes, as far as they were there at the beginning."""
     if isinstance(entry, Flush):
         return list(left)

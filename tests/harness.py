@@ -85,13 +85,20 @@ class Reachable:
 class Running(Reachable):
     """A server in a thread of this process, with a loop of its own. Options are settings, `_` for `-`.
 
-    Without `dir` it keeps nothing (`appendonly no`). Without `clock` it reads the machine's.
+    Without `dir` it keeps nothing (`appendonly no`). Without `clock` it reads the clock of the machine, without `files`
+    it uses its disk.
     """
 
     def __init__(
-        self, *, clock: Callable[[], int] | None = None, dir: str | Path | None = None, **options: str
+        self,
+        *,
+        clock: Callable[[], int] | None = None,
+        files: Any = None,
+        dir: str | Path | None = None,
+        **options: str,
     ) -> None:
         self.clock = clock
+        self.files = files
         self.dir = dir
         settings = {"bind": "127.0.0.1", "port": "0", "appendonly": "no" if dir is None else "yes"}
         if dir is not None:
@@ -148,10 +155,10 @@ class Running(Reachable):
             # Here, so that a test of the harness's other half needs no whole product.
             from recalld.server import command_modules  # noqa: F401 - fills the command table
             from recalld.server.config import Config
-            from recalld.server.server import Server
+            from recalld.server.server import Server, wall_clock
 
             config = Config.load(None, self.overrides)
-            self.server = Server(config) if self.clock is None else Server(config, self.clock)
+            self.server = Server(config, self.clock or wall_clock, self.files)
             self._loop = asyncio.get_running_loop()
             self._quit = asyncio.Event()
             await self.server.start()
@@ -307,7 +314,7 @@ class Wire:
         if kind == b"+":
             return Simple(rest.decode())
         if kind == b"-":
-            return WireError(rest.decode())
+            return WireError(rest.decode("utf-8", "surrogateescape"))
         if kind == b":":
             return int(rest)
         if kind == b",":

@@ -9,9 +9,12 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from harness import JUNE, Clock, Running, Wire, Word, to_bytes
+from harness import JUNE, Clock, Running, Wire, WireError, Word, to_bytes
+from hypothesis import given
+from hypothesis import strategies as st
 
 Case = tuple[tuple[Word, ...], str]
 
@@ -387,13 +390,17 @@ def name_of(case: Case) -> str:
 
 
 @pytest.fixture
-def memories(wire: Wire) -> Iterator[Wire]:
+def memories(wire: Wire) -> Wire:
+    fill(wire)
+    return wire
+
+
+def fill(wire: Wire) -> None:
     wire("MEM.CREATE", "h", "DIM", 2)
     wire("MEM.CREATE", "s", "MODE", "SEARCH")
     wire("MEM.CREATE", "v", "MODE", "VECTOR", "DIM", 2)
     for key, vector in (("h", ("FVEC", 2, 1, 0)), ("s", ()), ("v", ("FVEC", 2, 1, 0))):
         wire("MEM.ADD", key, "ID", "a", "TEXT", "alpha", *vector, "META", "f", "x", "TAGS", 1, "t", "TTL", 1000)
-    yield wire
 
 
 def fingerprint(wire: Wire) -> list[bytes]:
@@ -654,3 +661,93 @@ def test_times_as_a_client_may_write_them(memories: Wire) -> None:
         memories("MEM.ADD", "h", "ID", "t", "TEXT", "t", "AT", written)
         record = memories("MEM.GET", "h", "t")
         assert int(dict(zip(record[::2], record[1::2], strict=True))[b"updated_at"]) == at, written
+
+
+# -- any words at all
+
+
+OPTIONS = (
+    *("MODE", "SEARCH", "VECTOR", "HYBRID", "DIM", "METRIC", "COSINE", "L2", "IP", "WEIGHTS", "HALFLIFE", "FUSION"),
+    *("LINEAR", "RRF", "LANG", "NONE", "K1", "B", "ID", "TEXT", "VEC", "FVEC", "META", "TAGS", "ANY", "ALL", "AT"),
+    *("IMPORTANCE", "TTL", "KEEPVEC", "NX", "XX", "RECORD", "NOTEXT", "WITHMETA", "WITHVEC", "FLOATS", "COUNT"),
+    *("LIMIT", "OFFSET", "FILTER", "DRYRUN", "TOPK", "MINSCORE", "WITHTAGS", "WITHSCORES", "EXPLAIN", "WITHSTATS"),
+    *("RRFK", "MINSIM", "DIVERSITY", "EQ", "NE", "GT", "LTE", "IN", "NIN", "CONTAINS", "PREFIX", "EXISTS"),
+)
+VALUES = (
+    *(
+        "",
+        "0",
+        "1",
+        "2",
+        "-1",
+        "0.5",
+        "1e308",
+        "-1e308",
+        "1e-320",
+        "inf",
+        "nan",
+        "9223372036854775807",
+        "99999999999999",
+    ),
+    *("a", "alpha", "h", "2026-06-01", "@id", "@tags", "@created_at", "@importance", "@text", "a,b", "\\,", "é"),
+    *(
+        b"\xff\x00",
+        struct.pack("<2f", 1, 2),
+        struct.pack("<2f", 3e38, -3e38),
+        struct.pack("<2f", 1e-45, 0),
+        NAN,
+        b"123",
+    ),
+)
+COMMANDS = (
+    *("CREATE", "CONFIG", "INFO", "CARD", "ADD", "MADD", "GET", "MGET", "DEL", "SETMETA", "DELMETA", "EXPIRE", "SCAN"),
+    *("LIST", "FORGET", "SEARCH", "VSEARCH", "QUERY", "EXPLAIN"),
+)
+#: Whole options, so that more than the first word is read.
+PHRASES: tuple[tuple[Word, ...], ...] = (
+    *(("TEXT", text) for text in ("alpha", "", b"\xff", "alpha beta")),
+    *(("FVEC", 2, x, y) for x, y in itertools.product(("0", "1", "3e38", "-1e-45"), repeat=2)),
+    *(("WEIGHTS", *[w] * 4) for w in ("0", "1e308", "1e-308")),
+    *(
+        ("FILTER", f, op, v)
+        for f, op, v in itertools.product(("f", "@tags", "@updated_at"), ("EQ", "GT", "IN"), ("1", ""))
+    ),
+    *(
+        (name, value)
+        for name in ("K1", "B", "MINSCORE", "MINSIM", "DIVERSITY")
+        for value in ("0", "1", "1e308", "-inf")
+    ),
+    *((name, n) for name in ("TOPK", "OFFSET", "HALFLIFE", "RRFK", "COUNT") for n in (1, 1000, 2**63 - 1)),
+    *(("AT", at) for at in (0, -(2**62), 2**62, "1970-01-01", "9999-12-31T23:59:59.999Z", "0001-01-01")),
+    *(("TTL", n) for n in (1, 2**62, 315_576_000_000)),
+)
+anything = st.one_of(
+    st.sampled_from(OPTIONS).map(lambda word: (word,)),
+    st.sampled_from(VALUES).map(lambda word: (word,)),
+    st.sampled_from(PHRASES),
+)
+lines = st.tuples(st.sampled_from(COMMANDS), st.sampled_from(["h", "s", "v", "no"]), st.lists(anything, max_size=8))
+
+
+def numbers(reply: Any) -> Iterator[float]:
+    """Every double in a reply."""
+    if isinstance(reply, float):
+        yield reply
+    elif isinstance(reply, list | dict):
+        for part in reply.values() if isinstance(reply, dict) else reply:
+            yield from numbers(part)
+
+
+@given(st.lists(lines, min_size=1, max_size=12))
+def test_no_words_are_too_much(server: Running, commands: list[tuple[str, str, list[tuple[Word, ...]]]]) -> None:
+    """Every line is answered: by a reply whose numbers are numbers, or by an error that is not the server's own fault."""
+    wire = server.wire(3)
+    wire("FLUSHALL")
+    fill(wire)
+    sent = [(f"MEM.{name}", key, *itertools.chain.from_iterable(rest)) for name, key, rest in commands]
+    for command, reply in zip(sent, wire.pipeline(*sent), strict=True):
+        assert not (isinstance(reply, WireError) and "internal" in str(reply)), f"{command}: {reply}"
+        assert not isinstance(reply, WireError) or str(reply).startswith("ERR "), f"{command}: {reply}"
+        assert all(x == x for x in numbers(reply)), f"{command}: {reply}"
+    assert wire("PING") == "PONG"
+    wire.close()
