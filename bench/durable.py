@@ -62,7 +62,7 @@ LATER_QUERIES = 20
 PACE_S = 0.001  # between PINGs
 LOOK_S = 0.02  # between looks at whether the rewrite is over
 
-# What issue 3 asks for.
+# What it is held to.
 ALWAYS_RATIO = 0.7
 PAUSE_MS = 5.0
 
@@ -457,7 +457,7 @@ def main() -> int:
         if "pause" in sections:
             results["pause"] = bench_pause(starts, data, options, targets)
     if targets.rows:
-        print_records(f"targets of issue 3, here with {options.records:,} records", targets.rows)
+        print_records(f"targets, here with {options.records:,} records", targets.rows)
     results["targets"] = targets.rows
     write_json(options.json, results)
     return 0

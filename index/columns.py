@@ -40,6 +40,9 @@ _FIRST_CAPACITY = 8
 # Below this many rows a query scans the forward index; a posting list per term would cost more than it saves
 # (200 records: 0.02 ms a query either way, 90 KB of lists).
 POSTINGS_MIN = 1024
+# New rows stay in the forward index until so many have come, and then go to the posting lists together: sorted by term,
+# a list is touched once for all of them. 8 microseconds a row instead of 20, 2 milliseconds at a time.
+_UNPOSTED_MAX = 256
 
 
 class Table:
@@ -57,6 +60,7 @@ class Table:
         "n",
         "narrow",
         "order",
+        "posted",
         "postings",
         "sequence",
         "tags",
@@ -84,6 +88,7 @@ class Table:
         self.fwd_terms: npt.NDArray[np.uint32] = np.empty(64 if settings.has_text else 0, np.uint32)
         self.fwd_halves: npt.NDArray[np.uint16] = np.empty(64 if settings.has_text else 0, np.uint16)
         self.postings: Postings | None = None
+        self.posted = 0  # rows below are in the postings, those above in the forward index only
         self.vectors = VectorTable(settings.dim, settings.metric) if settings.has_vectors else None
         self._columns: Columns | None = None
 
@@ -171,9 +176,11 @@ class Table:
         self.total_len += words.doc_len
         self.n = slot + 1
         if self.postings is not None:
-            self.postings.add(slot, words.terms, words.tfs)
+            if self.n - self.posted >= _UNPOSTED_MAX:
+                self._post()
         elif self.n >= POSTINGS_MIN and len(self.fwd_terms):
-            self._build_postings()
+            self.postings = Postings()
+            self._post()
         return slot
 
     def kill(self, slot: int) -> None:
@@ -185,7 +192,7 @@ class Table:
         row = int(self.narrow[VROW, slot])
         if row >= 0 and self.vectors is not None:
             self.vectors.remove(row)
-        if self.postings is not None:
+        if self.postings is not None and slot < self.posted:
             self.postings.remove(self.fwd_terms[self.terms_of(slot)].tolist())
 
     def forget(self, record_id: bytes) -> None:
@@ -202,6 +209,7 @@ class Table:
     def term_count(self) -> int:
         """How many distinct terms the live records hold."""
         if self.postings is not None:
+            self._post()
             return self.postings.live_terms
         end = int(self.narrow[TERMS_END, self.n - 1]) if self.n else 0
         terms = self.fwd_terms[:end]
@@ -212,12 +220,24 @@ class Table:
     def _term_counts(self) -> Int32s:
         return np.diff(self.narrow[TERMS_END, : self.n], prepend=np.int32(0))
 
-    def _build_postings(self) -> None:
-        counts = self._term_counts()
-        slots = np.repeat(np.arange(self.n, dtype=np.int64), counts)
-        end = int(counts.sum())
-        alive = self.alive()[slots]
-        self.postings = Postings.build(slots, self.fwd_terms[:end], self.fwd_halves[:end], alive)
+    def adopt(self, postings: Postings) -> None:
+        """Take these as the posting lists of all rows, which have none yet."""
+        self.postings = postings
+        self.posted = self.n
+
+    def _post(self) -> None:
+        """Move the rows that are in the forward index only to the postings."""
+        assert self.postings is not None
+        start, n = self.posted, self.n
+        if start == n:
+            return
+        counts = self._term_counts()[start:]
+        first = int(self.narrow[TERMS_END, start - 1]) if start else 0
+        words = slice(first, int(self.narrow[TERMS_END, n - 1]))
+        slots = np.repeat(np.arange(start, n, dtype=np.int64), counts)
+        alive = np.repeat(self.wide[DEAD_AT, start:n] == NEVER, counts)
+        self.postings.extend(slots, self.fwd_terms[words], self.fwd_halves[words], alive)
+        self.posted = n
 
     # -- whole tables
 
@@ -249,9 +269,11 @@ class Table:
         twin.held_bytes = sum(map(_object_bytes, twin.ids, twin.texts, twin.metas, twin.tags))
         twin.order = self.order
         twin.postings = None
+        twin.posted = 0
         twin._columns = None
         if twin.n >= POSTINGS_MIN and len(twin.fwd_terms):
-            twin._build_postings()
+            twin.postings = Postings()
+            twin._post()
         twin.vectors = None
         if self.vectors is not None:
             rows = twin.narrow[VROW]
@@ -307,7 +329,8 @@ class Table:
             )
             table.fwd_terms, table.fwd_halves = fwd_terms, fwd_halves
         table.order.next_serial = next_serial
-        table.postings = postings
+        if postings is not None:
+            table.adopt(postings)
         table.vectors = vectors
         return table
 

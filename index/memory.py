@@ -131,7 +131,7 @@ class Memory:
         slot = -1
         if query.explain_id is not None:
             slot = self.table.by_id[query.explain_id]
-        return Plan(self.view(now), query, terms, postings is not None, slot)
+        return Plan(self.view(now), query, terms, self.table.posted, slot)
 
     # -- changing; `at` is the time of the write
 

@@ -57,28 +57,6 @@ class Postings:
         self.live_terms = 0  # terms with df > 0
 
     @classmethod
-    def build(
-        cls,
-        slots: Int64s,
-        terms: npt.NDArray[np.uint32],
-        halves: npt.NDArray[np.uint16],
-        alive: npt.NDArray[np.bool_],
-    ) -> Postings:
-        """Postings of rows given as parallel arrays (one element per row and term), slots ascending."""
-        postings = cls()
-        packed = pack(slots, terms, halves)
-        starts = np.cumsum(packed.lengths) - packed.lengths
-        order = np.argsort(terms, kind="stable")
-        live = np.add.reduceat(alive[order].astype(np.int64), starts) if len(starts) else starts
-        for term, start, length, df in zip(
-            packed.terms.tolist(), starts.tolist(), packed.lengths.tolist(), live.tolist(), strict=True
-        ):
-            postings._lists[term] = PostingList(packed.data[start : start + length].copy(), length, df)
-        postings.live_terms = int(np.count_nonzero(live))
-        postings._capacity = len(packed.data)
-        return postings
-
-    @classmethod
     def restored(cls, packed: Packed) -> Postings:
         """Postings of live rows only, as `pack` gave them. The lists are views of `packed.data` until they grow."""
         postings = cls()
@@ -93,26 +71,42 @@ class Postings:
     def get(self, term: int) -> PostingList | None:
         return self._lists.get(term)
 
-    def add(self, slot: int, terms: Sequence[int], halves: Sequence[int]) -> None:
-        """Add a live row's terms; `slot` is above all before."""
-        lists = self._lists
-        base = slot << 16
-        for term, half in zip(terms, halves, strict=True):
+    def extend(
+        self,
+        slots: Int64s,
+        terms: npt.NDArray[np.uint32],
+        halves: npt.NDArray[np.uint16],
+        alive: npt.NDArray[np.bool_],
+    ) -> None:
+        """Add rows given as parallel arrays (one element per row and term), slots ascending and above all before."""
+        order = np.argsort(terms, kind="stable")
+        sorted_terms = terms[order]
+        data = ((slots << 16) | halves)[order]
+        starts = np.flatnonzero(np.diff(sorted_terms, prepend=np.int64(-1)))
+        live = np.add.reduceat(alive[order].astype(np.int64), starts) if len(starts) else starts
+        ends = np.append(starts[1:], len(order))
+        lists, capacity, live_terms = self._lists, self._capacity, self.live_terms
+        for term, start, end, df in zip(
+            sorted_terms[starts].tolist(), starts.tolist(), ends.tolist(), live.tolist(), strict=True
+        ):
             posting = lists.get(term)
             if posting is None:
-                posting = lists[term] = PostingList(np.empty(_FIRST_CAPACITY, np.int64), 0, 0)
-                self._capacity += _FIRST_CAPACITY
+                lists[term] = PostingList(data[start:end].copy(), end - start, df)
+                capacity += end - start
+                live_terms += df > 0
+                continue
             n = posting.n
-            if n == len(posting.data):
-                data = np.empty(max(_FIRST_CAPACITY, n + (n >> 1)), np.int64)
-                data[:n] = posting.data
-                posting.data = data
-                self._capacity += len(data) - n
-            posting.data[n] = base | half
-            posting.n = n + 1
-            posting.df += 1
-            if posting.df == 1:
-                self.live_terms += 1
+            size = n + end - start
+            if size > len(posting.data):
+                grown = np.empty(max(_FIRST_CAPACITY, size + (size >> 1)), np.int64)
+                grown[:n] = posting.data[:n]
+                capacity += len(grown) - len(posting.data)
+                posting.data = grown
+            posting.data[n:size] = data[start:end]
+            posting.n = size
+            live_terms += posting.df == 0 and df > 0
+            posting.df += df
+        self._capacity, self.live_terms = capacity, live_terms
 
     def remove(self, terms: Sequence[int]) -> None:
         """A row with these terms died."""

@@ -13,6 +13,7 @@ from the scan.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,7 @@ class Plan:
     view: View
     query: Query
     terms: list[tuple[QueryTerm, PostingList | None, int, int]]  # with the list's length and df at this moment
-    has_postings: bool
+    posted: int  # rows below are in the posting lists, the others in the forward index only
     explain_slot: int = -1
 
     @property
@@ -61,10 +62,12 @@ class Plan:
         dim = len(query.vector) if query.vector is not None else 0
         # A clause looks at a row in about a fifth of a microsecond or, where it is encoded already, much less.
         cost = n * (dim + 32 + 1000 * len(query.filters))
-        if self.has_postings:
-            return cost + 10 * sum(length for _, _, length, _ in self.terms)
-        held = int(self.view.terms_end[-1]) if n and self.terms else 0
-        return cost + held * min(len(self.terms), _TERMS_SINGLY + 20)
+        if not n or not self.terms:
+            return cost
+        ends = self.view.terms_end
+        unposted = int(ends[-1]) - (int(ends[self.posted - 1]) if self.posted else 0)
+        cost += unposted * min(len(self.terms), _TERMS_SINGLY + 20)
+        return cost + 10 * sum(length for _, _, length, _ in self.terms)
 
 
 def run(plan: Plan) -> Result:
@@ -93,24 +96,39 @@ class _Ranking:
     # -- which rows match
 
     def _terms(self) -> list[TermHits]:
-        view, found = self.view, []
-        if self.plan.has_postings:
-            for term, posting, n, df in self.plan.terms:
-                if posting is not None and df:
-                    data = posting.data[:n]
-                    found.append(TermHits(term.term, term.weight, df, data >> 16, data & 0xFFFF))
-            return found
-        if not view.n:
-            return found
-        alive = view.alive()
-        ends = view.terms_end
-        held = view.fwd_terms[: int(ends[-1])]
-        wanted = [term for term, _, _, _ in self.plan.terms if term.term_id >= 0]
-        for term, at in zip(wanted, _places(held, [term.term_id for term in wanted]), strict=True):
-            slots = np.searchsorted(ends, at, side="right")
-            df = len(slots) if alive is None else int(np.count_nonzero(alive[slots]))
-            if df:
-                found.append(TermHits(term.term, term.weight, df, slots, view.fwd_halves[at]))
+        """What the rows hold of the query's terms: from the posting lists, and from the forward index behind them."""
+        known = [each for each in self.plan.terms if each[0].term_id >= 0]
+        some_unposted = known and self.plan.posted < self.view.n
+        behind = self._unposted([term.term_id for term, _, _, _ in known]) if some_unposted else None
+        found: list[TermHits] = []
+        for number, (term, posting, n, df) in enumerate(known):
+            parts: list[tuple[Int64s, npt.NDArray[Any]]] = []
+            if posting is not None and df:
+                data = posting.data[:n]
+                parts.append((data >> 16, data & 0xFFFF))
+            if behind is not None:
+                slots, halves, live = behind[number]
+                df += live
+                if live:
+                    parts.append((slots, halves))
+            if len(parts) == 1:
+                found.append(TermHits(term.term, term.weight, df, *parts[0]))
+            elif parts:
+                slots, halves = (np.concatenate(column) for column in zip(*parts, strict=True))
+                found.append(TermHits(term.term, term.weight, df, slots, halves))
+        return found
+
+    def _unposted(self, terms: list[int]) -> list[tuple[Int64s, npt.NDArray[np.uint16], int]]:
+        """For each term the rows behind the posting lists that hold it, how often, and how many of them are alive."""
+        view, posted = self.view, self.plan.posted
+        alive, ends = view.alive(), view.terms_end
+        first = int(ends[posted - 1]) if posted else 0
+        halves = view.fwd_halves[first : int(ends[-1])]
+        found = []
+        for at in _places(view.fwd_terms[first : int(ends[-1])], terms):
+            slots = posted + np.searchsorted(ends[posted:], first + at, side="right")
+            live = len(slots) if alive is None else int(np.count_nonzero(alive[slots]))
+            found.append((slots, halves[at], live))
         return found
 
     def _match(self) -> None:
@@ -197,14 +215,17 @@ class _Ranking:
 
     def _linear_bounds(self) -> tuple[Floats, Floats]:
         wk, wv, wr, wi = self.weights
-        base = np.zeros(len(self.slots))
+        slack = _ROUNDING * (1.0 + wk + wv + wr + wi)
+        m = len(self.slots)
+        if not math.isfinite(slack):  # weights whose sum is no double any more: nothing can be told from estimates
+            return np.full(m, -np.inf), np.full(m, np.inf)
+        base = np.zeros(m)
         if wk and self.best_keyword > 0.0:
             base += self.keyword_s * (wk / self.best_keyword)
         if wr:
             base += wr * self._recency_estimate()
         if wi:
             base += wi * self._take(self.view.importance)
-        slack = _ROUNDING * (1.0 + wk + wv + wr + wi)
         if self.vector is None or not wv:
             return base - slack, base + slack
         low = base + wv * self._scale_similarity(self.sim_low) - slack

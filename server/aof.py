@@ -224,7 +224,6 @@ class FileLog(Log):
                 await self._idle.wait()
         finally:
             self._turns -= 1
-            self._loop.call_soon(self.flush)
 
     def _finished(
         self, done: Future[None], position: int, groups: list[bytes], then: Callable[[], None] | None

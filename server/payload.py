@@ -87,7 +87,7 @@ class Loaded:
         if table.n:
             table.fwd_terms = ids[table.fwd_terms]
         if self._packed is not None:
-            table.postings = Postings.restored(self._packed._replace(terms=ids[self._packed.terms]))
+            table.adopt(Postings.restored(self._packed._replace(terms=ids[self._packed.terms])))
         return Memory.restored(self.settings, vocabulary, table, self.next_id, self.created_at, self.updated_at)
 
 

@@ -740,7 +740,7 @@ def numbers(reply: Any) -> Iterator[float]:
 
 @given(st.lists(lines, min_size=1, max_size=12))
 def test_no_words_are_too_much(server: Running, commands: list[tuple[str, str, list[tuple[Word, ...]]]]) -> None:
-    """Every line is answered: by a reply whose numbers are numbers, or by an error that is not the server's own fault."""
+    """Every line is answered: by a reply whose numbers are numbers, or by an error that is not the server's fault."""
     wire = server.wire(3)
     wire("FLUSHALL")
     fill(wire)

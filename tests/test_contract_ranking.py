@@ -65,6 +65,18 @@ def test_a_shorter_topk_is_a_prefix_of_a_longer_one(filled: Agent, query: tuple[
         assert filled(*query, "TOPK", top_k, "WITHSCORES") == full[:top_k]
 
 
+@pytest.mark.parametrize("weight", ["1e308", "1e300", "1e-300", "5e-324"])
+@pytest.mark.parametrize("fusion", ["LINEAR", "RRF"])
+@pytest.mark.parametrize("query", [("TEXT", "alpha gamma"), ("FVEC", 2, 2, 1), ("TEXT", "beta", "FVEC", 2, 2, 1)])
+def test_weights_of_any_size_rank(filled: Agent, query: tuple[Word, ...], fusion: str, weight: str) -> None:
+    """Each finite and >= 0, no more is asked of them: even where their sum is beyond a double."""
+    command = ("MEM.QUERY", "ns", *query, "WEIGHTS", *[weight] * 4, "FUSION", fusion)
+    full = filled(*command, "TOPK", 1000)
+    assert len(full) == len(filled("MEM.QUERY", "ns", *query, "TOPK", 1000))
+    for top_k in (1, 3, 20):
+        assert filled(*command, "TOPK", top_k) == full[:top_k]
+
+
 @EACH_KIND
 @pytest.mark.parametrize("size", [1, 3, 7, 50])
 def test_pages_neither_repeat_nor_skip(filled: Agent, query: tuple[Word, ...], size: int) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import LONG
-from harness import DAY, JUNE, Agent, Running, Wire, Word
+from harness import DAY, JUNE, Agent, Clock, Running, Wire, WireError, Word, scan
 from oracle import Answer, Filter, Memory, Query, TagTest, Vector, blob
 
 WORDS = [f"w{i}" for i in range(30)] + ["running", "runs", "user_id", "id", "café", "cafe", "the", "of"]
@@ -266,3 +267,66 @@ def test_a_scan_in_a_thread_sees_one_moment(maps: Agent, server: Running) -> Non
     for at, hits in enumerate(replies[::2]):
         assert [hit[0] for hit in hits] == best[at : at + 3]
     wire.close()
+
+
+def test_a_memory_that_shrinks_by_thousands(running: Callable[..., Running], tmp_path: Path) -> None:
+    """Deleted, replaced and added while whatever a server does about dead rows goes on; then a restart."""
+    server = running(clock=Clock(), dir=tmp_path, appendfsync="no")
+    maps = server.agent("resp3")
+    size = 7_000
+    memory = fill(maps, "HYBRID", "COSINE", size, 2, grid, 9)
+    chance = random.Random(9)
+    asked = [query for query in queries(memory, grid, 20, 9) if query.kind == "QUERY"][:4]
+    ids = sorted(memory.records)
+    chance.shuffle(ids)
+    for at in range(0, 6_000, 500):
+        writes: list[list[Word]] = [["MEM.DEL", "ns", *ids[at : at + 450]]]
+        for record_id in ids[at : at + 450]:
+            del memory.records[record_id]
+        for record_id in ids[at + 450 : at + 500]:
+            text, vector = chance.choice(WORDS).encode(), grid(chance, 2)
+            writes.append(["MEM.ADD", "ns", "ID", record_id, "TEXT", text, "VEC", blob(vector), "AT", JUNE])
+            memory.add(JUNE, record_id, text, vector, at=JUNE)
+        writes.append(["MEM.SETMETA", "ns", ids[at + 499], "n", "5"])
+        writes += [[*query.words(), "TOPK", 5] for query in asked]
+        replies = maps.wire.pipeline(*writes)
+        assert not [reply for reply in replies if isinstance(reply, WireError)]
+        memory.records[ids[at + 499]].meta[b"n"] = b"5"
+    assert sorted(scan(maps.wire, "ns", "COUNT", 700)) == sorted(memory.records)
+    for query in asked:
+        check(maps, memory, query, JUNE)
+    before = [maps.wire.raw(*query.words(), "TOPK", 1000, "EXPLAIN", "WITHMETA", "WITHVEC") for query in asked]
+    server.restart()
+    maps = server.agent("resp3")
+    assert [maps.wire.raw(*query.words(), "TOPK", 1000, "EXPLAIN", "WITHMETA", "WITHVEC") for query in asked] == before
+    for query in asked:
+        maps("CONFIG", "SET", "mem-max-topk", 100_000)
+        check(maps, memory, query, JUNE)
+
+
+def test_forgetting_beside_other_writers(server: Running) -> None:
+    """What MEM.FORGET says it deleted is gone, nothing else is, and who writes meanwhile loses nothing."""
+    one, two = server.wire(), server.wire()
+    size = 20_000
+    one("MEM.CREATE", "ns", "MODE", "SEARCH")
+    words = (word for i in range(size) for word in ("RECORD", "ID", i, "TEXT", "t", "META", "odd", i % 2))
+    one("MEM.MADD", "ns", size, *words)
+    one.send("MEM.FORGET", "ns", "FILTER", "odd", "EQ", 1)
+    fresh = [f"new{i}".encode() for i in range(200)]
+    mixed: list[list[Word]] = [["MEM.ADD", "ns", "ID", name, "TEXT", "t", "META", "odd", "1"] for name in fresh]
+    mixed += [["MEM.SETMETA", "ns", i, "odd", 0] for i in range(1, 400, 2)]
+    mixed += [["MEM.DEL", "ns", i] for i in range(401, 600, 2)]
+    replies = two.pipeline(*mixed)
+    count, forgotten = one.read()
+    assert count == len(forgotten) == len(set(forgotten))
+    left = set(scan(one, "ns", "COUNT", 5_000))
+    assert one("MEM.CARD", "ns") == len(left)
+    assert left.isdisjoint(forgotten)
+    kept = {b"%d" % i for i, reply in zip(range(1, 400, 2), replies[200:400], strict=True) if reply == 0}
+    deleted = {b"%d" % i for i, reply in zip(range(401, 600, 2), replies[400:], strict=True) if reply == 1}
+    expected = {b"%d" % i for i in range(0, size, 2)} | (kept - set(forgotten)) | (set(fresh) - set(forgotten))
+    assert left == expected
+    assert deleted.isdisjoint(forgotten)
+    assert deleted | set(forgotten) | left >= {b"%d" % i for i in range(size)}
+    one.close()
+    two.close()
