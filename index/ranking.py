@@ -263,7 +263,8 @@ class _Ranking:
             "recency": recency,
             "importance": self.view.importance[self.slots[places]],
         }
-        score = wk * scaled["keyword"] + wv * scaled["vector"] + wr * scaled["recency"] + wi * scaled["importance"]
+        with np.errstate(over="ignore"):
+            score = wk * scaled["keyword"] + wv * scaled["vector"] + wr * scaled["recency"] + wi * scaled["importance"]
         return score, scaled
 
     # -- RRF

@@ -5,7 +5,7 @@
     everysec   a write's reply leaves once write(2) has returned; a thread syncs every second. While a sync runs,
                nothing is written to that file (it would block the loop on most file systems): what comes is
                acknowledged from memory for up to two seconds, and longer than that only reads are answered
-    no         as everysec, without the syncs
+    no         as everysec, with a sync only every 32 MiB
 
 Rule 1: entries reach the file in the order in which they were applied, each group whole.
 Rule 2: after a failed write or sync, what may not be in the file is kept in memory and written again before anything
@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 # How long `everysec` acknowledges writes that a running sync keeps from the file.
 _STALL_S = 2.0
+# With `no`: what is kept in memory to mend a failed sync (that of WAITAOF, or of a rewrite) must end somewhere.
+_UNSYNCED_BYTES = 1 << 25
 
 
 class _NotSynced(OSError):
@@ -169,13 +171,10 @@ class FileLog(Log):
         except OSError as error:
             self._fail(error, groups)
             return
-        if self.policy == "no":
-            # Kept for nothing until the next sync, which may never come: the rest is up to the system.
-            self._unsynced.clear()
-            self._synced = self._writer.mark
-        else:
-            self._unsynced += groups
+        self._unsynced += groups
         self._release(self.position)
+        if self._writer.size - self._synced.size > _UNSYNCED_BYTES and not self._turns:
+            self._sync()
 
     @property
     def _written(self) -> int:
