@@ -52,6 +52,10 @@ _MAX_CACHED_BYTES = 64
 
 NONE = "none"
 LANGUAGES = frozenset({NONE, *Stemmer.algorithms()})
+# A text is looked at up to so many bytes, or so many for each word that may count.
+_LOOK_BYTES = 1 << 16
+_LOOK_BYTES_PER_WORD = 256
+
 STOP_WORDS = frozenset(
     """
     a an and are as at be but by did do does for from had has have he her his how in is it its of on or she that the
@@ -174,7 +178,7 @@ class Analyzer:
         id_of = self._ids.get
         room = max_words
         # ASCII spaces are no part of any other UTF-8 character, so a known stretch need not even be decoded.
-        for stretch in text.split():
+        for stretch in _looked_at(text, max_words).split():
             term_id = id_of(stretch)
             if term_id == NOTHING:
                 continue
@@ -201,7 +205,7 @@ class Analyzer:
         """The distinct terms of a query, in order of first appearance; words beyond `max_words` count for nothing."""
         weights: dict[str, float] = {}
         room = max_words
-        for stretch in text.split():
+        for stretch in _looked_at(text, max_words).split():
             if room <= 0:
                 break
             known = self._query_words if len(stretch) <= _MAX_CACHED_BYTES else self._words
@@ -282,6 +286,11 @@ class Analyzer:
             return bare if whole else self._stem(word)
         # Some stemmers leave nothing of a short word (porter: "s").
         return word if whole else self._stem(word) or word
+
+
+def _looked_at(text: bytes, max_words: int) -> bytes:
+    """What of a text can hold its first `max_words` words, all but the oddest: 20 MB without a space are not read."""
+    return text[: max(_LOOK_BYTES, max_words * _LOOK_BYTES_PER_WORD)]
 
 
 def _fold_accents(word: str) -> str:

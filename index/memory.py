@@ -122,7 +122,7 @@ class Memory:
         terms: list[tuple[QueryTerm, PostingList | None, int, int]] = []
         postings = self.table.postings
         if query.text is not None and self._analyzer is not None:
-            for term in self._analyzer.query(query.text[: query.max_bytes], query.max_terms):
+            for term in self._analyzer.query(query.text, query.max_terms):
                 posting = postings.get(term.term_id) if postings is not None and term.term_id >= 0 else None
                 if posting is None:
                     terms.append((term, None, 0, 0))

@@ -40,7 +40,6 @@ class Query:
     explain_id: bytes | None = None  # MEM.EXPLAIN: rank this one record
     max_scan: int = 1 << 62
     max_terms: int = 1 << 62
-    max_bytes: int = 1 << 62  # of the text
 
 
 @dataclass(slots=True)

@@ -173,7 +173,7 @@ class FileLog(Log):
             return
         self._unsynced += groups
         self._release(self.position)
-        if self._writer.size - self._synced.size > _UNSYNCED_BYTES and not self._turns:
+        if self._writer.size - self._synced.size > _UNSYNCED_BYTES and self._job is None and not self._turns:
             self._sync()
 
     @property

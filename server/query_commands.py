@@ -56,10 +56,6 @@ _FUSED_OPTIONS = (
 )
 
 
-# What is looked at of a query's text, at least: the words behind are beyond mem-max-query-terms anyway.
-_QUERY_BYTES = 65536
-
-
 @dataclass(slots=True)
 class Request:
     """A retrieval command's words."""
@@ -75,7 +71,6 @@ def _read(ctx: Client, words: Words, query: Query) -> Request:
     request = Request(query, filters=query.filters)
     query.max_scan = config["mem-max-scan"]
     query.max_terms = config["mem-max-query-terms"]
-    query.max_bytes = max(config["mem-max-text-bytes"], _QUERY_BYTES)
     while words:
         option = words.option()
         if option == b"TOPK":

@@ -5,7 +5,8 @@ microseconds) by whichever comes first: the walk, some hundred keys per turn of 
 (`Keyspace.before_change`). A frozen memory is immutable, so a thread may write it.
 
 Expiry is no change here: what has passed its deadline is gone for every later moment as well, and no entry logged since
-can be about it, so a memory that lost expired records before it was frozen is the same to a reader of the base.
+can be about it, so a memory that lost expired records before it was frozen is the same to a reader of the base. The
+walk itself drops what is due, so that no file holds it after a rewrite.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Snapshot:
         """Freeze up to `count` more; whether all are."""
         left = self._left
         while left and count > 0:
-            self._freeze(next(iter(left)))
+            key = next(iter(left))
+            self._keyspace.get(key, self._now)  # what has expired goes, so that it is in no file
+            self._freeze(key)
             count -= 1
         if not left:
             self._keyspace.before_change = None

@@ -13,15 +13,15 @@ Rule 2: two states are equal exactly if no command could tell them apart, at any
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from faulty_files import FaultyFiles
-from harness import DAY, JUNE, Running
+from harness import DAY, JUNE, PATIENCE_S, Running
 from recalld.index.memory import Memory
 from recalld.index.settings import Settings
 from recalld.server.aof import open_log
@@ -314,8 +314,8 @@ def on_loop(server: Running, work: Callable[[], Any]) -> Any:
     return asyncio.run_coroutine_threadsafe(call(), server._loop).result(60)
 
 
-def on_server(server: Running) -> SimpleNamespace:
-    """The parts of a running server that tests look at."""
-    return SimpleNamespace(
-        log=server.server.log, rewriter=server.server.rewriter, keyspace=server.server.keyspace, loop=server._loop
-    )
+def eventually(condition: Callable[[], bool]) -> None:
+    """Ask until it holds; it must before anybody loses patience."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"

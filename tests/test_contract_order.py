@@ -156,6 +156,16 @@ def test_copies_and_new_names(wire: Wire, expected: list[bytes]) -> None:
     assert [replies(wire, key) for key in ("twin", "other", "new")] == [expected] * 3
 
 
+def test_dump_and_restore(wire: Wire, expected: list[bytes]) -> None:
+    add(wire, records())
+    payload = wire("DUMP", "ns")
+    assert wire("RESTORE", "restored", 0, payload) == "OK"
+    wire("FLUSHALL")
+    wire("RESTORE", "again", 0, payload)
+    assert replies(wire, "again") == expected
+    assert wire("DUMP", "again") == payload
+
+
 def test_a_copy_goes_its_own_way(wire: Wire, expected: list[bytes]) -> None:
     """Neither sees what is written to the other, to texts, vectors or statistics."""
     add(wire, records())
@@ -247,6 +257,25 @@ def test_a_restart_changes_no_reply(kept: Running, seed: int, count: int) -> Non
         assert everything(wire) == before
     ids = wire("MEM.ADD", "ns", "TEXT", "t"), wire("MEM.ADD", "ns", "TEXT", "t")
     assert int(ids[0]) + 1 == int(ids[1]), "the counter goes on"
+
+
+def test_a_rewrite_changes_no_reply(kept: Running) -> None:
+    """Neither at once nor after a restart; writes go on beside it."""
+    clock = kept.clock
+    assert isinstance(clock, Clock)
+    wire = kept.wire()
+    for seed in range(3):
+        churn(wire, clock, seed, 100)
+        wire("BGREWRITEAOF")
+        add(wire, records(seed + 50, 40))
+        before = everything(wire)
+        while b"aof_rewrite_in_progress:1" in wire("INFO", "persistence"):
+            pass
+        assert everything(wire) == before
+        kept.restart()
+        wire = kept.wire()
+        assert everything(wire) == before
+        wire("DEL", "renamed")
 
 
 def test_a_restart_keeps_exec_whole(kept: Running) -> None:

@@ -1,8 +1,9 @@
 """Everything a client can do to memories, in any order, against the oracle.
 
-Each step is a command (or MULTI with several, a restart, the clock moving on); its reply must be the model's, and after
-each step every memory must show exactly the model's records and counts. Texts come from few words, vectors from a small
-grid and times from a handful, so that ties, duplicates and overwritten records happen all the time.
+Each step is a command (or MULTI with several, a rewrite, a restart, the clock moving on); its reply must be the
+model's, and after each step every memory must show exactly the model's records and counts and answer its standing
+queries. Texts come from few words, vectors from a small grid and times from a handful, so that ties, duplicates and
+overwritten records happen all the time.
 """
 
 from __future__ import annotations
@@ -230,6 +231,12 @@ class Machine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.server.restart()
         self.agent = self.server.agent("resp3")
+
+    @rule()
+    def rewrite(self) -> None:
+        self.agent("BGREWRITEAOF")
+        while b"aof_rewrite_in_progress:1" in self.agent("INFO", "persistence"):
+            pass
 
     @rule(asked=questions)
     def query(self, asked: dict[str, Any]) -> None:
