@@ -138,8 +138,8 @@ def test_leftovers_of_a_crash_are_removed(folder: Path) -> None:
     """Temporary files, a base that was never named, an incr file without an entry; each is said."""
     log = folder / "appendonlydir"
     before = contents(folder)
-    for name in (f"temp-{PREFIX}.2.base.rcl", f"{PREFIX}.2.base.rcl", f"temp-{PREFIX}.manifest", f"{PREFIX}.1.incr.aof"):
-        (log / name).write_bytes(b"half of it")
+    for name in ("temp-{}.2.base.rcl", "{}.2.base.rcl", "temp-{}.manifest", "{}.1.incr.aof"):
+        (log / name.format(PREFIX)).write_bytes(b"half of it")
     (log / f"{PREFIX}.3.incr.aof").write_bytes((log / f"{PREFIX}.2.incr.aof").read_bytes()[:87])
     assert card(folder) == 3
     assert set(contents(folder)) == set(before)
@@ -199,5 +199,5 @@ def test_damage_in_format_1_is_refused(tmp_path: Path) -> None:
     """Nothing is begun beside it."""
     (tmp_path / PREFIX).write_bytes(b"*3\r\n$7\r\nRECALLD\r\n$3\r\nAOF\r\n$1\r\n1\r\n*1\r\n$5\r\nFLUSX\r\n")
     before = contents(tmp_path)
-    assert f"{PREFIX} is damaged at offset 34" in refused(tmp_path)
+    assert f"{PREFIX} is damaged at offset 33" in refused(tmp_path)
     assert contents(tmp_path) == before
