@@ -83,6 +83,7 @@ def at_moment(store: Store, files: FaultyFiles, moment: str, change: Callable[[]
     rewriting = store.rewriter.start()
     for name in ("BEFORE", "manifest", "BEHIND"):  # the opened files: incr, manifest, base
         while not gate.reached.is_set():
+            assert not rewriting.done(), "it failed"
             store.turn()
             watching = store.keyspace.before_change
             if moment == "WITHIN" and watching is not None and len(watching.__self__._left) == 3:  # type: ignore[attr-defined]
