@@ -688,8 +688,10 @@ def test_help(word: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         known[command] = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
+    assert cli.main(["check-aof", "--help"]) == 0
+    known["check-aof"] = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
     for line in printed.splitlines():
-        shown = re.match(r" +recalld (export|import) ", line)
+        shown = re.match(r" +recalld (export|import|check-aof) ", line)
         assert set(re.findall(r"--([a-z-]+)", line)) <= known[shown[1] if shown else None], line
 
 
