@@ -36,7 +36,7 @@ DIM = 384  # all-MiniLM-L6-v2, the width of the retrieval data
 READY_S = 120.0
 POLL_S = 0.002  # how exact Running.start's result is
 READY = re.compile(rb"Ready to accept connections tcp on [^ ]*:(\d+)")
-# They steer numpy's kernels on the lead's machine and are not set on a user's.
+# Where they are set they steer numpy to older kernels than a user's would be.
 STEERED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 Floats = NDArray[np.float32]

@@ -27,7 +27,8 @@ _HEAD = """\
 
 Made from the command table by `python -m recalld.server.command_docs`. Words in capitals are literal, in any case,
 others are values, `[ ]` may be left out, `|` is a choice. In an option's text the default stands in brackets.
-`COMMAND DOCS` says the same to clients; redis-cli shows it while you type.
+`COMMAND DOCS` says the same to clients; redis-cli shows it while you type. What the MEM.* commands answer, field by
+field, stands in [replies.md](replies.md).
 """
 
 

@@ -36,6 +36,8 @@ SLICE_MS = 2
 MEASURE_BYTES = 1 << 16
 # Replies that may wait for threads per connection: a pipeline of slow queries is bounded by this, not by its length.
 MAX_WAITING = 256
+# As in Redis; client-query-buffer-limit bounds what the words take.
+MAX_ARGS = (1 << 31) - 1
 # The log position of a write that has not written yet: beyond any there is.
 UNKNOWN = 1 << 62
 
@@ -62,7 +64,7 @@ class Connection(asyncio.Protocol):
         self.server = server
         self.client: Client = cast(Client, None)
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.parser = Parser(max_bulk_bytes=server.config["proto-max-bulk-len"])
+        self.parser = Parser(max_bulk_bytes=server.config["proto-max-bulk-len"], max_args=MAX_ARGS)
         self.waiting: deque[Waiting] = deque()  # what may not leave yet, in order
         self.waiting_bytes = 0
         self.futures = 0
@@ -251,10 +253,12 @@ class Connection(asyncio.Protocol):
         log_ = self.server.log
         data = out[0] if len(out) == 1 else b"".join(out)
         self.server.stats.output_bytes += len(data)
-        if log_.position > log_.released:
+        if log_.position > log_.released and not log_.gates_reads:
             log_.flush()
         if not self.waiting and (log_.position <= log_.released or not (writes or log_.gates_reads)):
             self.transport.write(data)
+            if len(data) > HIGH_WATER:  # smaller ones stop the commands behind them before they come near a limit
+                self._limit_unsent()
             return
         if writes:
             place = 0
@@ -332,7 +336,10 @@ class Connection(asyncio.Protocol):
                 out.append(payload)
             waiting.popleft()
         if out and not self.transport.is_closing():
-            self.transport.write(b"".join(out))
+            data = b"".join(out)
+            self.transport.write(data)
+            if len(data) > HIGH_WATER:
+                self._limit_unsent()
 
     def push(self, message: Any) -> None:
         """Send a pub/sub message behind the replies queued so far; a reader too slow for its limit is cut off."""
@@ -343,7 +350,13 @@ class Connection(asyncio.Protocol):
             self.pushed.append(data)
         else:
             self._send([data], [])
-        hard, soft, soft_s = self.server.config["client-output-buffer-limit"]["pubsub"]
+        self._limit_unsent()
+
+    def _limit_unsent(self) -> None:
+        """Cut off a client that leaves more unread than `client-output-buffer-limit` allows its kind."""
+        subscribed = self.client.channels or self.client.patterns
+        limits = self.server.config["client-output-buffer-limit"]
+        hard, soft, soft_s = limits["pubsub" if subscribed else "normal"]
         unsent = self.unsent_bytes()
         if soft and unsent > soft:
             now = self.server.loop.time()

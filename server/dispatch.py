@@ -11,7 +11,7 @@ from asyncio import Future
 from typing import TYPE_CHECKING, Any
 
 from ..index.errors import BadMemory
-from ..protocol.reply import QUEUED, ErrorReply
+from ..protocol.reply import QUEUED, ErrorReply, Replies
 from .commands import TABLE, Command
 from .errors import CommandError
 
@@ -33,6 +33,14 @@ _plain: dict[bytes, Command] = {}
 _SPELLINGS_MAX = 4096
 
 
+# What a web page can make a browser send to this port: the lines behind would be commands of its choosing.
+_HTTP = frozenset({b"post", b"host:"})
+
+
+class CrossProtocol(Exception):
+    """The peer speaks HTTP: the connection is to be closed, and nothing else of it is run."""
+
+
 class Paused(Exception):
     """CLIENT PAUSE holds this command back: the connection tries again when the pause is over."""
 
@@ -42,6 +50,8 @@ def find(args: list[bytes]) -> tuple[Command, int]:
     name = args[0]
     entry = TABLE.get(name.lower().decode("latin-1"))
     if entry is None:
+        if name.lower() in _HTTP:
+            raise CrossProtocol
         raise unknown_command(args)
     if not entry.subcommands:
         if len(_plain) < _SPELLINGS_MAX:
@@ -99,6 +109,14 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
             ctx.multi.append((entry, args[words:]))
             ctx.last_command = name
             return QUEUED
+    except CrossProtocol:
+        log.warning(
+            "Possible SECURITY ATTACK detected: %s sends POST or Host: lines, as a browser does when a web page tries"
+            " to have commands run here. Connection aborted.",
+            ctx.addr,
+        )
+        ctx.close_after_reply = True
+        return Replies()
     except CommandError as error:
         if args[0].lower() == b"exec":
             ctx.discard_transaction()

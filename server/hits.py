@@ -101,4 +101,6 @@ def decimal(value: float) -> str:
     if not math.isfinite(value):
         return repr(value)
     text = f"{value:.6f}"
+    if text == "-0.000000":
+        text = "0.000000"
     return text[:-2] if text.endswith("00") else text.removesuffix("0")

@@ -70,6 +70,7 @@ def _read(ctx: Client, words: Words, query: Query) -> Request:
     config = ctx.server.config
     request = Request(query, filters=query.filters)
     query.max_scan = config["mem-max-scan"]
+    query.top_k = min(query.top_k, config["mem-max-topk"])
     query.max_terms = config["mem-max-query-terms"]
     while words:
         option = words.option()
@@ -87,8 +88,8 @@ def _read(ctx: Client, words: Words, query: Query) -> Request:
             read_filter(words, query.filters, config)
         elif option == b"TAGS":
             read_tags(words, query.filters, config)
-        elif option == b"EXPLAIN" and query.explain_id is None:
-            query.explain = True
+        elif option == b"EXPLAIN":
+            query.explain = query.explain_id is None  # MEM.EXPLAIN does nothing else
         elif option in (b"VEC", b"FVEC") and query.kind != "keyword":
             query.vector = words.vector(option)
         elif not request.flags.read(option, words) and not (query.kind == "fused" and _fused(option, words, query)):

@@ -499,6 +499,6 @@ def scan(ctx: Client, args: list[bytes]) -> list[Any]:
 
 def scan_cursor(word: bytes) -> int:
     """A cursor as SCAN and MEM.SCAN take it."""
-    if not word.isdigit() or len(word) > 20:
+    if not word.isdigit() or len(word) > 20 or int(word) >= 1 << 64:
         raise CommandError("invalid cursor")
     return min(int(word), (1 << 63) - 1)

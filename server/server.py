@@ -22,6 +22,7 @@ from .config import Config
 from .connection import Connection
 from .files import Files
 from .keyspace import Keyspace
+from .log import VERBOSE
 from .pubsub import PubSub
 from .rewrite import Rewriter
 from .stats import Stats
@@ -150,11 +151,13 @@ class Server:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, keepalive // 3))
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         self.clients[client.id] = client
+        log.log(VERBOSE, "Accepted %s", client.addr)
         return None
 
     def forget_client(self, client: Client) -> None:
         """A connection is gone."""
-        self.clients.pop(client.id, None)
+        if self.clients.pop(client.id, None) is not None:
+            log.log(VERBOSE, "Client closed connection %s", client.addr)
         self.pubsub.drop(client)
         self.unwatch(client)
         self.log.waiters.discard(client.connection)
@@ -221,7 +224,7 @@ class Server:
             optional = host.startswith("-")
             try:
                 listener = await self.loop.create_server(
-                    lambda: Connection(self), _host(host.lstrip("-")), port, backlog=config["tcp-backlog"]
+                    lambda: Connection(self), _host(host[optional:]), port, backlog=config["tcp-backlog"]
                 )
             except OSError as error:
                 # ::1 is in the default list and missing on many machines; any address that cannot be had at all is
@@ -313,8 +316,8 @@ def _address(peer: tuple[Any, ...] | str) -> str:
     return f"[{peer[0]}]:{peer[1]}" if ":" in str(peer[0]) else f"{peer[0]}:{peer[1]}"
 
 
-def _host(word: str) -> str | None:
-    return None if word in ("*", "") else word
+def _host(word: str) -> str:
+    return {"*": "0.0.0.0", "::*": "::"}.get(word, word)
 
 
 async def _serve(config: Config) -> int:
@@ -323,6 +326,7 @@ async def _serve(config: Config) -> int:
         await server.start()
     except (LogDamaged, OSError) as error:
         log.error("%s", error)
+        await server.log.close()
         return 1
     await server.run()
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 import redis
@@ -483,3 +484,26 @@ def test_unknown_commands_get_redis_words(wire: Wire) -> None:
 def test_time_is_the_clock(clock: Clock, wire: Wire) -> None:
     clock.advance(123)
     assert wire("TIME") == [b"%d" % (JUNE // 1000), b"123000"]
+
+
+@pytest.mark.parametrize(
+    "start", [b"POST / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: here\r\n", b"*1\r\n$5\r\nhost:\r\n"]
+)
+def test_http_closes_the_connection(wire: Wire, start: bytes) -> None:
+    """A web page must not have commands run by a browser that posts them to this port."""
+    wire("MEM.CREATE", "k", "MODE", "SEARCH")
+    with closing(socket.create_connection(wire.sock.getpeername())) as browser:
+        browser.settimeout(10)
+        browser.sendall(start + b"\r\nFLUSHALL\r\n")
+        while browser.recv(4096):
+            pass
+    assert wire("EXISTS", "k") == 1
+
+
+def test_a_reply_beyond_the_normal_limit_ends_the_connection(running: Callable[..., Running]) -> None:
+    """client-output-buffer-limit normal: one that is left unread beyond it."""
+    server = running(client_output_buffer_limit="normal 1mb 0 0")
+    wire = server.wire()
+    wire.send("ECHO", b"x" * 20_000_000)
+    assert is_closed(wire)
+    assert server.wire()("PING") == "PONG"
