@@ -11,6 +11,7 @@ Under COSINE a stored row is a unit vector up to float32 rounding; `similarities
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -136,9 +137,9 @@ def normalised(vector: Floats) -> Floats | None:
     return unit
 
 
-def is_unit(vector: Floats) -> bool:
+def is_unit(squared_length: float) -> bool:
     """Whether a vector of float32 numbers is one that `normalised` and rounding to float32 may have made."""
-    return abs(float(np.sqrt((vector * vector).sum())) - 1.0) <= _U * 1.001
+    return abs(math.sqrt(squared_length) - 1.0) <= _U * 1.001
 
 
 def gather(blocks: list[Floats32], rows: npt.NDArray[np.integer]) -> Floats32:
@@ -234,7 +235,8 @@ def pairwise(x: Floats, one: Floats, metric: str) -> Floats:
 
 
 def _fixed(vector: Floats32) -> Int64s:
-    fixed: Int64s = np.rint(vector.astype(np.float64) * _FIXED).astype(np.int64)
+    scaled: Floats = np.multiply(vector, _FIXED, dtype=np.float64)
+    fixed: Int64s = np.rint(scaled, out=scaled).astype(np.int64)
     return fixed
 
 

@@ -6,6 +6,7 @@ commit one settled entry per record (entries.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -131,26 +132,34 @@ def check_ttl(seconds: int) -> None:
 
 
 def stored_vector(vector: npt.NDArray[np.float64], settings: Settings) -> bytes:
-    """The float32 bytes that this memory keeps of a vector; raises BadMemory."""
-    unit = check_vector(vector, settings)
-    if settings.metric == "COSINE" and is_unit(vector):
-        # What MEM.GET showed comes back as it was: normalising it once more would turn a last bit here and there.
-        unit = vector
-    return unit.astype("<f4").tobytes()
+    """The float32 bytes that this memory keeps of a vector of float32 numbers; raises BadMemory."""
+    squared = _squared_length(vector, settings)
+    if settings.metric == "COSINE" and not is_unit(squared):
+        # One that is a unit vector already stays as it is: normalising what MEM.GET showed, or a model made, once more
+        # would turn a last bit here and there.
+        vector = _unit(vector)
+    return vector.astype("<f4").tobytes()
 
 
 def check_vector(vector: npt.NDArray[np.float64], settings: Settings) -> npt.NDArray[np.float64]:
-    """A vector as the memory compares it, float64, a unit vector under COSINE; raises BadMemory."""
+    """A query's vector as the memory compares it, a unit vector under COSINE; raises BadMemory."""
+    _squared_length(vector, settings)
+    return _unit(vector) if settings.metric == "COSINE" else vector
+
+
+def _squared_length(vector: npt.NDArray[np.float64], settings: Settings) -> float:
     if settings.has_vectors and len(vector) != settings.dim:
         raise DimensionMismatch(settings.dim, len(vector))
-    largest = np.abs(vector).max(initial=0.0)
-    # Beyond float32's range counts as infinite: that is how it would be stored.
-    if not largest <= np.finfo(np.float32).max:
+    # The squares of float32 numbers are far inside float64: their sum is finite unless one of them is not.
+    squared = float(vector.dot(vector))
+    if not math.isfinite(squared):
         raise BadMemory("vector contains NaN or infinity")
     if not settings.has_vectors:
         raise BadMemory("this memory index stores no vectors; create it with MODE VECTOR or MODE HYBRID")
-    if settings.metric != "COSINE":
-        return vector
+    return squared
+
+
+def _unit(vector: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     unit = normalised(vector)
     if unit is None:
         raise BadMemory("a zero vector has no direction to compare under COSINE")
