@@ -26,6 +26,7 @@ from .bm25 import TermHits
 from .errors import BadMemory
 from .postings import PostingList
 from .query import SIGNALS, Hit, Query, Result
+from .ranks import meeting, rank_all, rank_bounds
 from .settings import Weights
 from .vectors import bounds, centroid_similarity, pairwise, similarities
 from .view import View, matching
@@ -289,7 +290,7 @@ class _Ranking:
             weight = self.weights[SIGNALS.index(name)]
             if not weight:
                 continue
-            worst, best = (_ranks(values),) * 2 if upper is None else _rank_bounds(values, upper)
+            worst, best = (rank_all(values),) * 2 if upper is None else rank_bounds(values, upper)
             low += np.where(np.isnan(worst), 0.0, weight / (k + worst))
             high += np.where(np.isnan(best), 0.0, weight / (k + best))
         return low - _ROUNDING * high, high + _ROUNDING * high
@@ -306,10 +307,10 @@ class _Ranking:
         ranks: dict[str, Floats] = {}
         for name, values, upper in self._rank_columns():
             if upper is None:
-                ranks[name] = _ranks(values)[places]
+                ranks[name] = rank_all(values)[places]
                 continue
             # Only rows whose interval meets that of one of these need their exact similarity to be told apart.
-            meets = _meets(values, upper, places)
+            meets = meeting(values, upper, places)
             mixed = (values + upper) * 0.5
             exact_places = np.flatnonzero(meets)
             mixed[exact_places] = self._similarity(exact_places)
@@ -607,40 +608,3 @@ def _places(held: npt.NDArray[np.uint32], terms: list[int]) -> list[Int64s]:
     for number, place in zip(order.tolist(), by_term, strict=True):
         places[number] = place
     return places
-
-
-def _ranks(values: Floats) -> Floats:
-    """1 + how many values are greater; equal values share the best rank; nan stays nan."""
-    ordered = np.sort(values[~np.isnan(values)])
-    ranks = 1.0 + (len(ordered) - np.searchsorted(ordered, values, side="right"))
-    return np.where(np.isnan(values), np.nan, ranks)
-
-
-def _rank_bounds(low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """(worst, best) rank that each row can have, given the intervals; nan stays nan."""
-    has = ~np.isnan(low)
-    lows, highs = np.sort(low[has]), np.sort(high[has])
-    count = len(lows)
-    best = 1.0 + (count - np.searchsorted(lows, high, side="right"))
-    worst = np.maximum(1.0, 1.0 * (count - np.searchsorted(highs, low, side="left")))
-    return np.where(has, worst, np.nan), np.where(has, best, np.nan)
-
-
-def _meets(low: Floats, high: Floats, places: Int64s) -> Bools:
-    """Which intervals meet the interval of one of `places`."""
-    order = places[np.argsort(low[places])]
-    order = order[~np.isnan(low[order])]
-    if not len(order):
-        return np.zeros(len(low), np.bool_)
-    # Union of the intervals of `places` as disjoint spans, ascending.
-    reach = np.maximum.accumulate(high[order])
-    fresh = np.concatenate(([True], low[order][1:] > reach[:-1]))
-    begins = low[order][fresh]
-    ends = reach[np.concatenate((np.flatnonzero(fresh)[1:] - 1, [len(order) - 1]))]
-    # The first span that ends at or after the interval's beginning is the only one that can meet it first.
-    at = np.searchsorted(ends, low, side="left")
-    inside = at < len(ends)
-    result = np.zeros(len(low), np.bool_)
-    with np.errstate(invalid="ignore"):
-        result[inside] = begins[at[inside]] <= high[inside]
-    return result

@@ -19,24 +19,22 @@ Rule 3: only the thread of the log touches the manifest.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..index.analyzer import Vocabulary
 from . import incr, manifest
-from .base import BaseDamaged, Frozen, freeze, read_base, write_base
+from .base import Frozen
 from .entries import Entry
-from .files import Files, Lock, Locked, NewFile
-from .incr import IncrReader, IncrWriter, LogDamaged, encode_group, read_format_1
-from .keyspace import Keyspace
-from .manifest import LOCK, TEMP, Manifest, base_name, incr_name, survey, unnamed
+from .files import Files, Lock
+from .incr import IncrWriter, encode_group
+from .log_files import remove_unnamed, stopping, write_base_file
+from .manifest import Manifest, base_name, incr_name
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -397,7 +395,7 @@ class FileLog(Log):
         seq = (old.base or 0) + 1
         name = base_name(old.prefix, seq)
         self._check_open()
-        write = partial(_write_base, self._files, self._folder, name, frozen, vocabulary, lambda: self._closing)
+        write = partial(write_base_file, self._files, self._folder, name, frozen, vocabulary, lambda: self._closing)
         self._base_job = self._loop.run_in_executor(None, write)
         try:
             records = await self._base_job
@@ -411,12 +409,12 @@ class FileLog(Log):
         if self._manifest_owed:
             raise OSError(0, self.failure or "the manifest could not be written")
         self.base_size, self._older_incrs = self._file_size(name), 0
-        await asyncio.to_thread(_remove_unnamed, self._files, self._folder, self._manifest)
+        await asyncio.to_thread(remove_unnamed, self._files, self._folder, self._manifest)
         return records
 
     def _check_open(self) -> None:
         if self._closing:
-            raise _stopping()
+            raise stopping()
 
     def _file_size(self, name: str) -> int:
         return self._files.size(os.path.join(self._folder, name))
@@ -424,182 +422,3 @@ class FileLog(Log):
     def _size_of_base(self) -> int:
         current = self._manifest
         return 0 if current.base is None else self._file_size(base_name(current.prefix, current.base))
-
-
-def _stopping() -> OSError:
-    return OSError(errno.ECANCELED, "the server is stopping")
-
-
-class _Stoppable:
-    """What a base is written to, until `stopped`."""
-
-    def __init__(self, file: NewFile, stopped: Callable[[], bool]) -> None:
-        self._file = file
-        self._stopped = stopped
-
-    def write(self, data: bytes | memoryview) -> int:
-        if self._stopped():
-            raise _stopping()
-        return self._file.write(data)
-
-
-def _write_base(
-    files: Files,
-    folder: str,
-    name: str,
-    frozen: Iterable[Frozen],
-    vocabulary: Vocabulary,
-    stopped: Callable[[], bool] = lambda: False,
-) -> int:
-    temp = os.path.join(folder, TEMP + name)
-    file = files.create(temp)
-    try:
-        try:
-            records = write_base(_Stoppable(file, stopped), frozen, vocabulary)
-            file.sync()
-        finally:
-            file.close()
-        files.rename(temp, os.path.join(folder, name))
-    except OSError:
-        with contextlib.suppress(OSError):  # on a full disk it would keep the room that is missing
-            files.remove(temp)
-        raise
-    files.sync_dir(folder)
-    return records
-
-
-def _remove_unnamed(files: Files, folder: str, current: Manifest) -> None:
-    """Delete what no longer counts, of rewrites that failed before, too: what is forgotten may stand in it."""
-    try:
-        leftovers, _ = unnamed(files, folder, current)
-    except OSError as error:
-        log.warning("%s could not be listed: %s", folder, error)
-        return
-    _remove(files, folder, leftovers)
-
-
-def _remove(files: Files, folder: str, paths: Iterable[str]) -> None:
-    """Delete files that no longer count. What stays is removed after the next rewrite, or at the next start."""
-    for path in paths:
-        try:
-            files.remove(path)
-        except OSError as error:
-            log.warning("%s could not be removed: %s", path, error)
-    try:
-        files.sync_dir(folder)
-    except OSError as error:
-        log.warning("%s could not be synced: %s", folder, error)
-
-
-# -- at start
-
-
-def open_log(
-    files: Files,
-    directory: str,
-    prefix: str,
-    keyspace: Keyspace,
-    loop: asyncio.AbstractEventLoop,
-    *,
-    policy: str,
-    cut_tail: bool,
-) -> FileLog:
-    """Load the log of `directory` into `keyspace` and open it to go on. Raises LogDamaged, OSError."""
-    folder = os.path.join(directory, manifest.FOLDER)
-    files.makedirs(folder)
-    try:
-        lock = files.lock(os.path.join(folder, LOCK))
-    except Locked as error:
-        raise LogDamaged(f"{error}: another server uses this folder. Give each its own `dir`.") from error
-    try:
-        found = survey(files, directory, prefix)
-        began = time.perf_counter()
-        if found.kind == "parts":
-            current = found.manifest
-            writer = _load_parts(files, folder, current, keyspace, cut_tail)
-        else:
-            if found.kind == "format 1" and found.old is not None:
-                _load_format_1(files, found.old, keyspace, cut_tail)
-            current, writer = _begin(files, folder, prefix, keyspace)
-        if found.old is not None:
-            _set_aside(files, directory, found.old)
-        if keyspace.memories:
-            log.info("DB loaded from append only file: %.3f seconds", time.perf_counter() - began)
-        if found.leftovers:
-            log.warning("Removing what a crash left: %s", ", ".join(map(os.path.basename, found.leftovers)))
-            _remove(files, folder, found.leftovers)
-    except BaseException:
-        lock.release()
-        raise
-    return FileLog(files, folder, current, writer, lock, policy, loop)
-
-
-def _load_parts(files: Files, folder: str, current: Manifest, keyspace: Keyspace, cut_tail: bool) -> IncrWriter:
-    if current.base is not None:
-        path = os.path.join(folder, base_name(current.prefix, current.base))
-        try:
-            for key, memory, deadline in read_base(files.read(path), path, keyspace.vocabulary):
-                keyspace.restore(key, memory, deadline)
-        except BaseDamaged as error:
-            raise LogDamaged(f"{error}. Nothing was changed. Restore it from a backup.") from error
-    for seq in current.incrs:
-        path = os.path.join(folder, incr_name(current.prefix, seq))
-        reader = IncrReader(files.read(path), path, last=seq == current.incrs[-1])
-        _apply_all(iter(reader), path, keyspace)
-    tail = reader.tail
-    if tail.kind == "torn":
-        if not cut_tail:
-            raise LogDamaged(tail.refusal(path))
-        log.warning("%s: a torn tail of %d bytes is cut at offset %d", path, tail.lost, tail.keep)
-    return incr.resume(files, path, tail)
-
-
-def _load_format_1(files: Files, path: str, keyspace: Keyspace, cut_tail: bool) -> None:
-    data = files.read(path)
-    end = _apply_all(read_format_1(data, path), path, keyspace)
-    if 0 < end < len(data):
-        what = f"{path} ends in the middle of an entry: {len(data) - end} bytes from offset {end} on"
-        if not cut_tail:
-            raise LogDamaged(f"{what}. With `aof-load-truncated yes` they are cut and the rest is loaded.")
-        log.warning("%s are left out", what)
-
-
-def _apply_all(groups: Iterator[tuple[int, list[Entry]]], path: str, keyspace: Keyspace) -> int:
-    """Apply them; the offset that came with the last."""
-    offset = 0
-    for offset, group in groups:
-        try:
-            for entry in group:
-                keyspace.apply(entry)
-        except (KeyError, ValueError) as error:
-            raise LogDamaged(
-                f"{path} holds an entry at or behind offset {offset} that does not apply: {error!r}."
-                " Nothing was changed. Restore the folder from a backup."
-            ) from error
-    return offset
-
-
-def _begin(files: Files, folder: str, prefix: str, keyspace: Keyspace) -> tuple[Manifest, IncrWriter]:
-    """The first manifest: an incr file, and a base where there is something to keep already."""
-    current = Manifest(prefix, None, (1,))
-    if keyspace.memories:
-        current = Manifest(prefix, 1, (1,))
-        frozen = (freeze(key, each, keyspace.deadlines.get(key, 0), 0) for key, each in keyspace.memories.items())
-        _write_base(files, folder, base_name(prefix, 1), frozen, keyspace.vocabulary)
-    writer = incr.create(files, os.path.join(folder, incr_name(prefix, 1)))
-    files.sync_dir(folder)
-    manifest.write(files, folder, current)
-    return current, writer
-
-
-def _set_aside(files: Files, directory: str, old: str) -> None:
-    """A log of format 1 whose state is in the new files by now."""
-    number = 1
-    while files.exists(f"{old}.migrated-{number}"):
-        number += 1
-    files.rename(old, f"{old}.migrated-{number}")
-    files.sync_dir(directory)
-    log.warning("%s is of an older format: loaded, written anew, and kept as %s.migrated-%d", old, old, number)
-
-
-__all__ = ["FileLog", "Log", "LogDamaged", "open_log"]

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from .aof import Log, LogDamaged, open_log
+from .aof import Log
 from .client import Client
 from .config import Config
 from .connection import Connection
 from .files import Files
+from .incr import LogDamaged
 from .keyspace import Keyspace
 from .log import VERBOSE
+from .log_load import open_log
 from .pubsub import PubSub
 from .rewrite import Rewriter
 from .stats import Stats

@@ -24,7 +24,6 @@ from faulty_files import FaultyFiles
 from harness import DAY, JUNE, PATIENCE_S, Running
 from recalld.index.memory import Memory
 from recalld.index.settings import Settings
-from recalld.server.aof import open_log
 from recalld.server.base import freeze
 from recalld.server.entries import (
     Configure,
@@ -43,6 +42,7 @@ from recalld.server.entries import (
 )
 from recalld.server.files import Files
 from recalld.server.keyspace import Keyspace
+from recalld.server.log_load import open_log
 from recalld.server.payload import dump
 from recalld.server.rewrite import Rewriter
 
