@@ -155,7 +155,7 @@ class Table:
         wide[IMPORTANCE].view(np.float64)[slot] = importance
         row = -1
         if vector and self.vectors is not None:
-            row = self.vectors.append(np.frombuffer(vector, "<f4"), slot)
+            row = self.vectors.append(np.frombuffer(vector, "<f4"))
         start = int(self.narrow[TERMS_END, slot - 1]) if slot else 0
         end = start + len(words.terms)
         if end > len(self.fwd_terms):
@@ -277,7 +277,7 @@ class Table:
         if self.vectors is not None:
             rows = twin.narrow[VROW]
             has = np.flatnonzero(rows >= 0)
-            twin.vectors = self.vectors.taken(rows[has], has)
+            twin.vectors = self.vectors.taken(rows[has])
             rows[has] = np.arange(len(has), dtype=np.int32)
         if twin.wide.shape[1] == 0:
             twin.wide = np.empty((6, _FIRST_CAPACITY), np.int64)

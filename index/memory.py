@@ -14,7 +14,7 @@ from . import ranking
 from .analyzer import Analyzer, Document, QueryTerm, Vocabulary, analyzer_for
 from .columns import DEAD_AT, DEADLINE, DOC_LEN, NEVER, SERIAL, Table
 from .postings import PostingList
-from .query import Query, Result
+from .query import Query
 from .ranking import Plan
 from .settings import Settings
 from .view import View
@@ -363,8 +363,3 @@ class Compaction:
                 serial=int(old.wide[SERIAL, slot]),
             )
         memory.table = new
-
-
-def ask(memory: Memory, query: Query, now: int) -> Result:
-    """Plan and run at once."""
-    return run(memory.plan(query, now))

@@ -34,9 +34,9 @@ _STEP = 1024
 
 
 class VectorTable:
-    """The vectors of one memory. Rows are numbered as they come (vrow); `slots` maps them back."""
+    """The vectors of one memory. Rows are numbered as they come; a record's is its slot's `vrow` (columns.py)."""
 
-    __slots__ = ("blocks", "dim", "live", "metric", "n", "norms", "slots", "sum")
+    __slots__ = ("blocks", "dim", "live", "metric", "n", "norms", "sum")
 
     def __init__(self, dim: int, metric: str) -> None:
         self.dim = dim
@@ -44,14 +44,13 @@ class VectorTable:
         self.n = 0
         self.live = 0
         self.blocks: list[Floats32] = []
-        self.slots: Int32s = np.empty(_FIRST_ROWS, np.int32)
         # Squared lengths, for the bounds of L2 and IP. Under COSINE they are 1.
         self.norms: Floats = np.empty(0 if metric == "COSINE" else _FIRST_ROWS, np.float64)
         # The sum of the live unit vectors, fixed point: integers add exactly in any order, so a vector that was
         # added and removed leaves no trace. Replaced, never changed in place: views keep the one they saw.
         self.sum: Int64s = np.zeros(dim if metric == "COSINE" else 0, np.int64)
 
-    def append(self, vector: Floats32, slot: int) -> int:
+    def append(self, vector: Floats32) -> int:
         """Store a row of shape (dim,); its vrow."""
         row = self.n
         at = row % BLOCK
@@ -66,9 +65,6 @@ class VectorTable:
             self.blocks = [*self.blocks[:-1], grown]
             block = grown
         block[at] = vector
-        if row == len(self.slots):
-            self.slots = _doubled(self.slots)
-        self.slots[row] = slot
         if self.metric == "COSINE":
             self.sum = self.sum + _fixed(vector)
         else:
@@ -90,13 +86,12 @@ class VectorTable:
         vector: Floats32 = self.blocks[row // BLOCK][row % BLOCK]
         return vector
 
-    def taken(self, rows: Int32s, slots: Int64s) -> VectorTable:
-        """A new table of these rows, all live, for the slots given."""
+    def taken(self, rows: Int32s) -> VectorTable:
+        """A new table of these rows, all live."""
         twin = VectorTable(self.dim, self.metric)
         twin.n = twin.live = len(rows)
         if not len(rows):
             return twin
-        twin.slots = slots.astype(np.int32)
         for start in range(0, len(rows), BLOCK):
             part = rows[start : start + BLOCK]
             block = np.empty((BLOCK if len(rows) > BLOCK else len(part), self.dim), np.float32)
@@ -109,13 +104,12 @@ class VectorTable:
         return twin
 
     @classmethod
-    def restored(cls, rows: Floats32, metric: str, slots: Int64s, derived: npt.NDArray[np.generic]) -> VectorTable:
+    def restored(cls, rows: Floats32, metric: str, derived: npt.NDArray[np.generic]) -> VectorTable:
         """A table over `rows` (n, dim), all live and never written: the blocks are views of it. `derived` is the sum
         (dim,) under COSINE, else the squared lengths (n,)."""
         table = cls(rows.shape[1], metric)
         table.n = table.live = len(rows)
         if len(rows):
-            table.slots = slots.astype(np.int32)
             table.blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
         if metric == "COSINE":
             table.sum = derived.astype(np.int64)
@@ -124,7 +118,7 @@ class VectorTable:
         return table
 
     def nbytes(self) -> int:
-        return sum(block.nbytes for block in self.blocks) + self.slots.nbytes + self.norms.nbytes + self.sum.nbytes
+        return sum(block.nbytes for block in self.blocks) + self.norms.nbytes + self.sum.nbytes
 
 
 def normalised(vector: Floats) -> Floats | None:

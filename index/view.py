@@ -53,7 +53,6 @@ class View:
         "total_len",
         "vector_live",
         "vector_n",
-        "vector_slots",
         "vector_sum",
     )
 
@@ -78,7 +77,6 @@ class View:
             self.blocks = vectors.blocks
             self.vector_n = vectors.n
             self.vector_live = vectors.live
-            self.vector_slots: Int32s = vectors.slots
             self.vector_sum: Int64s = vectors.sum
             self.norms = vectors.norms
         else:

@@ -47,19 +47,6 @@ def encode(reply: object, proto: int) -> bytes:
     return b"".join(parts)
 
 
-def encode_into(parts: list[bytes], reply: object, proto: int) -> None:
-    """Append what encode would return to `parts`, in pieces.
-
-    Raises TypeError as encode does, leaving `parts` as it was.
-    """
-    length = len(parts)
-    try:
-        _append(parts, reply, proto, {})
-    except BaseException:
-        del parts[length:]
-        raise
-
-
 def _append(parts: list[bytes], reply: Any, proto: int, keys: dict[str, bytes]) -> None:
     """Append a reply of any type. `keys` holds the map keys encoded so far: a list of hits repeats them."""
     scalars, prefixes = _SCALARS[proto], _PREFIXES[proto]

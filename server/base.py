@@ -362,12 +362,10 @@ def read_base(data: mmap.mmap | bytes, name: str, vocabulary: Vocabulary) -> Ite
         vectors = None
         if settings.has_vectors:
             dim = settings.dim
-            slots = np.flatnonzero(has_vector[these])
             cosine = settings.metric == "COSINE"
             vectors = VectorTable.restored(
                 reader.vectors(vector_at, vector_n, dim),
                 settings.metric,
-                slots,
                 sums[sum_at : sum_at + dim] if cosine else norms[norm_at : norm_at + vector_n],
             )
             sum_at += dim if cosine else 0

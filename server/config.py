@@ -127,26 +127,6 @@ class Memory(Type):
         return _within(_memory(text), self.min, self.max)
 
 
-@dataclass(frozen=True)
-class Float(Type):
-    """A finite decimal number within bounds. Shown in the shortest form that reads back the same."""
-
-    min: float
-    max: float
-
-    def parse(self, text: str, current: Any = None) -> float:
-        value = _float(text)
-        if value is None:
-            raise ConfigError("argument couldn't be parsed into a float")
-        if not self.min <= value <= self.max:
-            bounds = f"{_format_float(self.min)} and {_format_float(self.max)}"
-            raise ConfigError(f"argument must be between {bounds} inclusive")
-        return value
-
-    def format(self, value: Any) -> str:
-        return _format_float(value)
-
-
 class Weights(Type):
     """The weights of the four signals; the value is a tuple in the order keyword, vector, recency, importance."""
 

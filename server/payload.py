@@ -110,7 +110,7 @@ def load(payload: bytes) -> Loaded:
     has_vector = columns.has_vector
     _hold(int(has_vector.sum()) == vectors)
     _hold(vectors == {"SEARCH": 0, "VECTOR": n}.get(settings.mode, vectors))
-    table_of_vectors = _vectors(sections, settings, np.flatnonzero(has_vector)) if settings.has_vectors else None
+    table_of_vectors = _vectors(sections, settings, vectors) if settings.has_vectors else None
     words = _Words(settings, columns.texts, columns.doc_len)
     table = Table.restored(
         settings,
@@ -266,11 +266,11 @@ class _Columns:
         _hold(bool((self.doc_len >= 0).all()) and bool((self.has_vector <= 1).all()))
 
 
-def _vectors(sections: _Sections, settings: Settings, slots: npt.NDArray[np.int64]) -> VectorTable:
-    """The vectors, in order of their records' `slots`."""
+def _vectors(sections: _Sections, settings: Settings, count: int) -> VectorTable:
+    """The `count` vectors, in order of their records."""
     flat = sections.array("vectors", "<f4")
-    _hold(len(flat) == len(slots) * settings.dim)
-    rows = flat.reshape(len(slots), settings.dim)
+    _hold(len(flat) == count * settings.dim)
+    rows = flat.reshape(count, settings.dim)
     cosine = settings.metric == "COSINE"
     norms = np.empty(len(rows), np.float64)
     for start in range(0, len(rows), BLOCK):
@@ -280,8 +280,8 @@ def _vectors(sections: _Sections, settings: Settings, slots: npt.NDArray[np.int6
     if cosine:
         _hold(bool((np.abs(np.sqrt(norms) - 1.0) <= _UNIT_TOLERANCE).all()))
     derived = np.zeros(settings.dim, np.int64) if cosine else norms
-    table = VectorTable.restored(rows, settings.metric, slots, derived)
-    return table.taken(np.arange(len(rows), dtype=np.int32), slots)  # which adds the sum up
+    table = VectorTable.restored(rows, settings.metric, derived)
+    return table.taken(np.arange(count, dtype=np.int32))  # which adds the sum up
 
 
 class _Words:

@@ -37,10 +37,6 @@ class Workers:
         self._compactions: dict[int, Memory] = {}  # that are due, by id(memory), the first one running
         self._waiting: dict[int, list[tuple[Job, Future[Any]]]] = {}  # by id(memory); present: a batch is running
 
-    def busy(self, memory: Memory) -> bool:
-        """Whether a job of this memory is running in a thread."""
-        return id(memory) in self._waiting
-
     def submit(self, memory: Memory, cost: int, job: Job, proto: int = 0) -> Any:
         """`job`'s result, where it is cheap and can run now; else a future of it.
 

@@ -14,8 +14,8 @@ METRICS = ["COSINE", "L2", "IP"]
 
 def table(rows: np.ndarray, metric: str) -> VectorTable:
     made = VectorTable(rows.shape[1], metric)
-    for slot, row in enumerate(rows):
-        made.append(row.astype(np.float32), slot)
+    for row in rows:
+        made.append(row.astype(np.float32))
     return made
 
 
@@ -96,12 +96,12 @@ def test_the_sum_leaves_no_trace(steps, seed):
     alive: dict[int, int] = {}
     for adding, which in steps:
         if adding and which not in alive:
-            alive[which] = made.append(rows[which], which)
+            alive[which] = made.append(rows[which])
         elif not adding and which in alive:
             made.remove(alive.pop(which))
     fresh = VectorTable(5, "COSINE")
     for which in sorted(alive, reverse=True):
-        fresh.append(rows[which], which)
+        fresh.append(rows[which])
     assert (made.sum == fresh.sum).all()
     assert made.live == len(alive)
 
@@ -111,15 +111,15 @@ def test_blocks_grow_without_moving_what_a_reader_counts_on():
     made = VectorTable(3, "IP")
     rows = np.arange(3 * (2 * BLOCK + 10), dtype=np.float32).reshape(-1, 3)
     for slot in range(5):
-        made.append(rows[slot], slot)
+        made.append(rows[slot])
     seen = made.blocks
     for slot in range(5, len(rows)):
-        made.append(rows[slot], slot)
+        made.append(rows[slot])
     assert len(made.blocks) == 3
     assert (vectors.gather(seen, np.arange(5)) == rows[:5]).all()
     chosen = np.array([0, BLOCK - 1, BLOCK, 2 * BLOCK, 2 * BLOCK + 9])
     assert (vectors.gather(made.blocks, chosen) == rows[chosen]).all()
-    taken = made.taken(chosen.astype(np.int32), np.arange(5))
+    taken = made.taken(chosen.astype(np.int32))
     assert (vectors.gather(taken.blocks, np.arange(5)) == rows[chosen]).all()
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recalld.index.analyzer import Vocabulary
 from recalld.index.columns import DOC_LEN, NEVER
-from recalld.index.memory import Memory, ask
+from recalld.index.memory import Memory, run
 from recalld.index.query import Query
 from recalld.index.settings import Settings
 from recalld.server import dump_commands, entries
@@ -567,7 +567,7 @@ def test_whatever_comes_is_refused_or_a_memory(data: st.DataObject) -> None:
     text = b"wolf user" if memory.settings.has_text else None
     vector = np.array([0.0, 0.6, 0.8]) if memory.settings.has_vectors else None
     query = Query(text=text, vector=vector, explain=True)
-    assert ask(memory, query, JUNE) == ask(written, query, JUNE)
+    assert run(memory.plan(query, JUNE)) == run(written.plan(query, JUNE))
 
 
 def test_every_setting_is_checked() -> None:
