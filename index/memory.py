@@ -119,15 +119,13 @@ class Memory:
 
     def plan(self, query: Query, now: int) -> Plan:
         """Fix what `query` sees: the rows and statistics of this moment."""
-        terms: list[tuple[QueryTerm, PostingList | None, int, int]] = []
+        terms: list[tuple[QueryTerm, PostingList | None]] = []
         postings = self.table.postings
         if query.text is not None and self._analyzer is not None:
             for term in self._analyzer.query(query.text, query.max_terms):
                 posting = postings.get(term.term_id) if postings is not None and term.term_id >= 0 else None
-                if posting is None:
-                    terms.append((term, None, 0, 0))
-                else:
-                    terms.append((term, PostingList(posting.data, posting.n, posting.df), posting.n, posting.df))
+                # A copy: the list itself grows on, though never within its first `n`.
+                terms.append((term, posting and PostingList(posting.data, posting.n, posting.df)))
         slot = -1
         if query.explain_id is not None:
             slot = self.table.by_id[query.explain_id]

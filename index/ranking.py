@@ -52,7 +52,7 @@ class Plan:
 
     view: View
     query: Query
-    terms: list[tuple[QueryTerm, PostingList | None, int, int]]  # with the list's length and df at this moment
+    terms: list[tuple[QueryTerm, PostingList | None]]  # each with its list as of this moment
     posted: int  # rows below are in the posting lists, the others in the forward index only
     explain_slot: int = -1
 
@@ -68,7 +68,7 @@ class Plan:
         ends = self.view.terms_end
         unposted = int(ends[-1]) - (int(ends[self.posted - 1]) if self.posted else 0)
         cost += unposted * min(len(self.terms), _TERMS_SINGLY + 20)
-        return cost + 10 * sum(length for _, _, length, _ in self.terms)
+        return cost + 10 * sum(posting.n for _, posting in self.terms if posting is not None)
 
 
 def run(plan: Plan) -> Result:
@@ -100,12 +100,14 @@ class _Ranking:
         """What the rows hold of the query's terms: from the posting lists, and from the forward index behind them."""
         known = [each for each in self.plan.terms if each[0].term_id >= 0]
         some_unposted = known and self.plan.posted < self.view.n
-        behind = self._unposted([term.term_id for term, _, _, _ in known]) if some_unposted else None
+        behind = self._unposted([term.term_id for term, _ in known]) if some_unposted else None
         found: list[TermHits] = []
-        for number, (term, posting, n, df) in enumerate(known):
+        for number, (term, posting) in enumerate(known):
             parts: list[tuple[Int64s, npt.NDArray[Any]]] = []
-            if posting is not None and df:
-                data = posting.data[:n]
+            df = 0
+            if posting is not None and posting.df:
+                df = posting.df
+                data = posting.data[: posting.n]
                 parts.append((data >> 16, data & 0xFFFF))
             if behind is not None:
                 slots, halves, live = behind[number]
