@@ -86,12 +86,20 @@ class Clause:
     values: tuple[bytes, ...]
     # The members as a set, and those that compare as numbers: a list of ten thousand costs what one word does.
     _raw: frozenset[bytes] = field(init=False, repr=False, compare=False)
-    _plain: frozenset[float] = field(init=False, repr=False, compare=False)
+    _numbers: frozenset[float] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_raw", frozenset(self.values))
-        plain = frozenset(float(value) for value in self.values if _is_plain(value)) if self.op != HAS else frozenset()
-        object.__setattr__(self, "_plain", plain)
+        object.__setattr__(self, "_numbers", frozenset() if self.op == HAS else None)
+
+    @property
+    def _plain(self) -> frozenset[float]:
+        # Made where it is first needed, which for a long list is a thread: a microsecond a member.
+        if self._numbers is None:
+            plain = frozenset(float(value) for value in self.values if _is_plain(value))
+            object.__setattr__(self, "_numbers", plain)
+            return plain
+        return self._numbers
 
     def matches(self, row: Record) -> bool:
         """Whether one record passes."""
@@ -125,7 +133,7 @@ class Clause:
 
     def _equals(self, value: bytes) -> bool:
         """Whether `value` is one of the clause's: the same bytes, or the same number where both are plain decimals."""
-        return value in self._raw or (bool(self._plain) and _is_plain(value) and float(value) in self._plain)
+        return value in self._raw or (_is_plain(value) and float(value) in self._plain)
 
     def _value(self, row: Record) -> bytes | None:
         field = self.reserved

@@ -79,11 +79,13 @@ class Postings:
         alive: npt.NDArray[np.bool_],
     ) -> None:
         """Add rows given as parallel arrays (one element per row and term), slots ascending and above all before."""
+        if not len(terms):  # rows without a word
+            return
         order = np.argsort(terms, kind="stable")
         sorted_terms = terms[order]
         data = ((slots << 16) | halves)[order]
         starts = np.flatnonzero(np.diff(sorted_terms, prepend=np.int64(-1)))
-        live = np.add.reduceat(alive[order].astype(np.int64), starts) if len(starts) else starts
+        live = np.add.reduceat(alive[order].astype(np.int64), starts)
         ends = np.append(starts[1:], len(order))
         lists, capacity, live_terms = self._lists, self._capacity, self.live_terms
         for term, start, end, df in zip(

@@ -62,7 +62,7 @@ class Plan:
         query, n = self.query, self.view.n
         dim = len(query.vector) if query.vector is not None else 0
         # A clause looks at a row in about a fifth of a microsecond or, where it is encoded already, much less.
-        cost = n * (dim + 32 + 1000 * len(query.filters))
+        cost = n * (dim + 32 + 1000 * len(query.filters)) + 5000 * sum(len(clause.values) for clause in query.filters)
         if not n or not self.terms:
             return cost
         ends = self.view.terms_end
@@ -313,7 +313,8 @@ class _Ranking:
                 continue
             # Only rows whose interval meets that of one of these need their exact similarity to be told apart.
             meets = meeting(values, upper, places)
-            mixed = (values + upper) * 0.5
+            with np.errstate(invalid="ignore"):  # -inf and inf: such an interval meets every other
+                mixed = (values + upper) * 0.5
             exact_places = np.flatnonzero(meets)
             mixed[exact_places] = self._similarity(exact_places)
             mixed[places] = sims

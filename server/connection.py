@@ -14,13 +14,15 @@ import asyncio
 import logging
 from asyncio import Future
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ..protocol.encoder import encode
 from ..protocol.errors import ProtocolError
 from ..protocol.parser import Parser
-from ..protocol.reply import ErrorReply, Replies
+from ..protocol.reply import Encoded, ErrorReply, Replies
 from .client import Client
 from .commands import PendingWrite
 from .dispatch import Paused, execute, settled
@@ -35,7 +37,7 @@ SLICE_MS = 2
 # The input that is held is added up once so much has come: after each read it would be a fifteenth of a PING.
 MEASURE_BYTES = 1 << 16
 # Replies that may wait for threads per connection: a pipeline of slow queries is bounded by this, not by its length.
-MAX_WAITING = 256
+MAX_WAITING = 16
 # As in Redis; client-query-buffer-limit bounds what the words take.
 MAX_ARGS = (1 << 31) - 1
 # The log position of a write that has not written yet: beyond any there is.
@@ -47,7 +49,7 @@ class Waiting:
     """Bytes, or the future of a reply, that may not leave before the log has come to `position`.
 
     `writes`: it says that a write was done. `name` is the command's, `proto` the version that the client spoke when it
-    came; 0: nobody wants the reply.
+    came; 0: nobody wants the reply. `held_bytes` is what it counts for in the connection's `waiting_bytes`.
     """
 
     position: int
@@ -55,6 +57,8 @@ class Waiting:
     writes: bool
     name: str = ""
     proto: int = 0
+    held_bytes: int = 0
+    on_done: Callable[[Future[Any]], None] | None = None
 
 
 class Connection(asyncio.Protocol):
@@ -107,6 +111,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writable = True
+        self.drain()
         self.process()
 
     def data_received(self, data: bytes) -> None:
@@ -224,9 +229,10 @@ class Connection(asyncio.Protocol):
         if isinstance(reply, PendingWrite):
             entry.position, entry.writes = UNKNOWN, True
             self.blocked = entry
-        reply.add_done_callback(self._on_reply)
+        entry.on_done = partial(self._on_reply, entry)
+        reply.add_done_callback(entry.on_done)
 
-    def _on_reply(self, reply: Future[Any]) -> None:
+    def _on_reply(self, entry: Waiting, reply: Future[Any]) -> None:
         self.futures -= 1
         if self.blocked is not None and self.blocked.payload is reply:
             self.blocked.position = self.server.log.position  # its reply needs what it has just logged
@@ -235,6 +241,10 @@ class Connection(asyncio.Protocol):
             if not reply.cancelled():
                 reply.exception()  # seen: nobody is left to hear of it
             return
+        still_waits = entry.on_done is not None  # one of a batch may have left with another's callback
+        if still_waits and not reply.cancelled() and reply.exception() is None and isinstance(reply.result(), Encoded):
+            entry.held_bytes = len(reply.result())
+            self.waiting_bytes += entry.held_bytes
         self._drain()
         self.process()
 
@@ -278,7 +288,7 @@ class Connection(asyncio.Protocol):
     def _hold(self, data: bytes, *, writes: bool) -> None:
         log_ = self.server.log
         position = log_.position if writes and log_.failure is not None else self._needs(writes)
-        self.waiting.append(Waiting(position, data, writes))
+        self.waiting.append(Waiting(position, data, writes, held_bytes=len(data)))
         self.waiting_bytes += len(data)
 
     def refuse_writes(self) -> None:
@@ -293,13 +303,12 @@ class Connection(asyncio.Protocol):
             refusal = ErrorReply(f"MISCONF {log_.failure} This write may or may not be kept.")
             if isinstance(entry.payload, Future):
                 entry.payload.add_done_callback(lambda done: done.cancelled() or done.exception())
-                if not entry.payload.done():
+                if not entry.payload.done() and entry.on_done is not None:
                     self.futures -= 1
-                    entry.payload.remove_done_callback(self._on_reply)
-            else:
-                self.waiting_bytes -= len(entry.payload)
+                    entry.payload.remove_done_callback(entry.on_done)
             entry.payload = encode(refusal, 2)
-            self.waiting_bytes += len(entry.payload)
+            self.waiting_bytes += len(entry.payload) - entry.held_bytes
+            entry.held_bytes = len(entry.payload)
         self._drain()
 
     def drain(self) -> None:
@@ -312,12 +321,21 @@ class Connection(asyncio.Protocol):
             self._close_when_done()
 
     def _drain(self) -> None:
-        waiting = self.waiting
-        if not waiting:
-            return
-        log_ = self.server.log
+        """Send what may leave, a megabyte at a time: what the socket does not take waits here."""
+        while self.writable and not self.closing and not self.transport.is_closing():
+            data = self._releasable()
+            if not data:
+                return
+            self.transport.write(data)
+            if len(data) > HIGH_WATER:
+                self._limit_unsent()
+
+    def _releasable(self) -> bytes:
+        """The next replies that may leave, about HIGH_WATER of them; they wait no longer."""
+        waiting, log_ = self.waiting, self.server.log
         out: list[bytes] = []
-        while waiting:
+        size = 0
+        while waiting and size <= HIGH_WATER:
             entry = waiting[0]
             payload = entry.payload
             if entry.position > log_.released:
@@ -331,15 +349,14 @@ class Connection(asyncio.Protocol):
                     data = encode(reply, entry.proto)
                     self.server.stats.output_bytes += len(data)
                     out.append(data)
+                    size += len(data)
             else:
-                self.waiting_bytes -= len(payload)
                 out.append(payload)
+                size += len(payload)
+            self.waiting_bytes -= entry.held_bytes
+            entry.on_done = None
             waiting.popleft()
-        if out and not self.transport.is_closing():
-            data = b"".join(out)
-            self.transport.write(data)
-            if len(data) > HIGH_WATER:
-                self._limit_unsent()
+        return out[0] if len(out) == 1 else b"".join(out)
 
     def push(self, message: Any) -> None:
         """Send a pub/sub message behind the replies queued so far; a reader too slow for its limit is cut off."""
@@ -357,7 +374,8 @@ class Connection(asyncio.Protocol):
         subscribed = self.client.channels or self.client.patterns
         limits = self.server.config["client-output-buffer-limit"]
         hard, soft, soft_s = limits["pubsub" if subscribed else "normal"]
-        unsent = self.unsent_bytes()
+        # What a subscriber is told piles up however slowly it reads; replies wait here, and their queries with them.
+        unsent = self.unsent_bytes() if subscribed else self.transport.get_write_buffer_size()
         if soft and unsent > soft:
             now = self.server.loop.time()
             self.soft_since = self.soft_since or now

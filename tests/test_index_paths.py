@@ -137,3 +137,27 @@ def test_filters_agree_row_by_row(monkeypatch):
                 assert made.mask(view).tolist() == expected, (field, operator, value)
     for made in tag_clauses("ANY", [b"t1", b"t9"]) + tag_clauses("ALL", [b"t1", b"t2"]):
         assert made.mask(view).tolist() == [made.matches(view.row(slot)) for slot in range(view.n)]
+
+
+@pytest.mark.parametrize("words", ["", "the"])
+def test_rows_without_a_word(words):
+    """A batch of rows that has no term at all reaches the posting lists like any other."""
+    memory = Memory(Settings(mode="SEARCH"), Vocabulary(), 0)
+
+    def put(number: int, text: str) -> None:
+        fields = {"importance": 0.5, "created_at": 1, "updated_at": 1, "deadline": NEVER, "max_words": 100, "at": 1}
+        memory.put(b"%d" % number, text.encode(), b"", (), (), **fields)
+
+    for number in range(columns.POSTINGS_MIN + 600):
+        put(number, words)
+    put(9000, f"{words} lake")
+    for number in range(9001, 9400):
+        put(number, words)
+    put(9400, words)
+    assert memory.term_count() == 1
+    memory.remove(b"5", 2)
+    (hit,) = run(memory.plan(Query(kind="keyword", text=b"lake"), 3)).hits
+    assert memory.table.ids[hit.slot] == b"9000"
+    assert len(memory) == columns.POSTINGS_MIN + 600 + 401 - 1
+    memory.compact()
+    assert memory.term_count() == 1

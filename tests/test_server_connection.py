@@ -507,3 +507,17 @@ def test_a_reply_beyond_the_normal_limit_ends_the_connection(running: Callable[.
     wire.send("ECHO", b"x" * 20_000_000)
     assert is_closed(wire)
     assert server.wire()("PING") == "PONG"
+
+
+def test_many_large_replies_to_a_reader_arrive(running: Callable[..., Running]) -> None:
+    """Replies of queries that ran in a thread leave as the client reads: together they may exceed the output limit."""
+    server = running(client_output_buffer_limit="normal 4mb 0 0")
+    wire = server.wire()
+    wire("MEM.CREATE", "m", "MODE", "SEARCH")
+    wire.pipeline(*[("MEM.ADD", "m", "ID", n, "TEXT", f"hello {n} " + "x" * 4000) for n in range(300)])
+    filters = [word for n in range(4) for word in ("FILTER", f"f{n}", "NE", "1")]
+    query = pack("MEM.SEARCH", "m", "hello", "TOPK", 300, *filters)
+    wire.sock.sendall(query * 40)
+    replies = [wire.read() for _ in range(40)]
+    assert all(len(hits) == 300 for hits in replies)
+    assert wire("PING") == "PONG"
