@@ -6,6 +6,8 @@ from asyncio import Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .commands import PendingWrite
+
 if TYPE_CHECKING:
     from .commands import Command
     from .server import Server
@@ -89,6 +91,23 @@ class Client:
         """Send an out-of-band message (pub/sub) behind the replies already queued."""
         if self.connection is not None:
             self.connection.push(message)
+
+    def write_after(self, found: Future[Any], finish: Callable[[Any], Any]) -> PendingWrite:
+        """The reply of a write that a thread begins: `finish(found's result)`, at the time when that is ready."""
+        reply = PendingWrite(loop=self.server.loop)
+
+        def then(done: Future[Any]) -> None:
+            if reply.cancelled() or done.cancelled():
+                reply.cancel()
+                return
+            try:
+                self.now = self.server.clock()
+                reply.set_result(finish(done.result()))
+            except Exception as error:
+                reply.set_exception(error)
+
+        found.add_done_callback(then)
+        return reply
 
     def background(self, work: Callable[[], Any]) -> Future[Any]:
         """Run `work` in a worker thread; the future holds its result."""

@@ -6,7 +6,6 @@ its connection until it is done, and decides at its end whether the key is free.
 
 from __future__ import annotations
 
-from asyncio import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..protocol.reply import OK, SimpleString
 from .arguments import Words, integer
 from .base import freeze
-from .commands import PendingWrite, command
+from .commands import command
 from .entries import Drop, Restore
 from .errors import CommandError, syntax_error
 from .payload import Loaded, PayloadDamaged, dump, load
@@ -81,24 +80,14 @@ def restore(ctx: Client, args: list[bytes]) -> Any:
     if ctx.in_exec or len(order.payload) <= _RESTORE_INLINE:
         return _commit(ctx, order, _load(order.payload))
 
-    reply = PendingWrite(loop=ctx.server.loop)
+    def finish(loaded: Loaded) -> SimpleString:
+        # The log may have failed, and another client taken the key, while the thread read.
+        if ctx.server.log.failure is not None:
+            raise CommandError(ctx.server.log.failure, "MISCONF")
+        _refuse_busy(ctx, order.key, replace=order.replace)
+        return _commit(ctx, order, loaded)
 
-    def then(done: Future[Any]) -> None:
-        if reply.cancelled() or done.cancelled():
-            reply.cancel()
-            return
-        try:
-            ctx.now = ctx.server.clock()
-            # The log may have failed, and another client taken the key, while the thread read.
-            if ctx.server.log.failure is not None:
-                raise CommandError(ctx.server.log.failure, "MISCONF")
-            _refuse_busy(ctx, order.key, replace=order.replace)
-            reply.set_result(_commit(ctx, order, done.result()))
-        except Exception as error:
-            reply.set_exception(error)
-
-    ctx.background(partial(_load, order.payload)).add_done_callback(then)
-    return reply
+    return ctx.write_after(ctx.background(partial(_load, order.payload)), finish)
 
 
 def _read_order(ctx: Client, args: list[bytes]) -> _Order:

@@ -18,7 +18,7 @@ from ..index.query import Hit, Query, Result
 from ..index.settings import FUSIONS
 from ..index.view import View, matching
 from .arguments import Words
-from .commands import PendingWrite, command
+from .commands import command
 from .errors import CommandError, syntax_error
 from .filter_words import read_filter, read_tags
 from .hits import HitFlags, hit_array, hit_map, stats_map
@@ -358,20 +358,7 @@ def forget(ctx: Client, args: list[bytes]) -> Any:
     found = ctx.server.workers.submit(memory, _walk_cost(view), lambda: _passing(view, clauses).tolist())
     if not isinstance(found, Future):
         return finish(found)
-    reply = PendingWrite(loop=ctx.server.loop)
-
-    def then(done: Future[Any]) -> None:
-        if reply.cancelled() or done.cancelled():
-            reply.cancel()
-            return
-        try:
-            ctx.now = ctx.server.clock()
-            reply.set_result(_forget_late(ctx, key, memory, view, done.result(), clauses, dry_run))
-        except Exception as error:
-            reply.set_exception(error)
-
-    found.add_done_callback(then)
-    return reply
+    return ctx.write_after(found, lambda slots: _forget_late(ctx, key, memory, view, slots, clauses, dry_run))
 
 
 def _forget_late(
