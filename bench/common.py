@@ -48,10 +48,19 @@ Floats = NDArray[np.float32]
 class Running:
     """A server process in a folder of its own, stopped and removed on exit. `port` is where it listens.
 
-    In between it may be stopped and started again: the folder stays. `under` is where the folder is made.
+    In between it may be stopped and started again: the folder stays. `under` is where the folder is made, `environ`
+    what its environment has beside this process's own.
     """
 
-    def __init__(self, argv: Sequence[str], *, name: str, port: int = 0, under: str | None = None) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        name: str,
+        port: int = 0,
+        under: str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.argv = list(argv)
         self.port = port
@@ -59,6 +68,7 @@ class Running:
         self.process: subprocess.Popen[bytes] | None = None
         self._fixed_port = port
         self._under = under
+        self._environ = dict(environ or {})
 
     def __enter__(self) -> Running:
         self.folder = tempfile.mkdtemp(prefix="recalld-bench-", dir=self._under)
@@ -76,7 +86,7 @@ class Running:
     def start(self) -> float:
         """Start it; how many seconds until it answered PING."""
         self.port = self._fixed_port
-        environ = {key: value for key, value in os.environ.items() if key not in STEERED}
+        environ = {key: value for key, value in os.environ.items() if key not in STEERED} | self._environ
         argv = [word.replace("{dir}", self.folder) for word in self.argv]
         with open(self.log_path, "wb") as log:
             started = time.perf_counter()
@@ -336,7 +346,17 @@ class Corpus:
         self._centres = _unit(rng.standard_normal((256, DIM)))
 
     def texts(self, count: int) -> list[str]:
-        rng = np.random.default_rng([self.seed, 1])
+        return self._texts(np.random.default_rng([self.seed, 1]), count)
+
+    def vectors(self, count: int) -> Floats:
+        return self._vectors(np.random.default_rng([self.seed, 2]), count)
+
+    def chunk(self, number: int, count: int) -> tuple[list[str], Floats]:
+        """Texts and vectors of the `number`-th piece of a set that is too large to be made at once."""
+        rng = np.random.default_rng([self.seed, 6, number])
+        return self._texts(rng, count), self._vectors(rng, count)
+
+    def _texts(self, rng: np.random.Generator, count: int) -> list[str]:
         lengths = rng.integers(8, 41, count)
         ranks = np.minimum(np.searchsorted(self._cumulated, rng.random(int(lengths.sum()))), VOCABULARY - 1)
         ends = np.cumsum(lengths)
@@ -344,8 +364,7 @@ class Corpus:
         spans = zip(ends - lengths, ends, strict=True)
         return [" ".join([words[rank] for rank in ranks[start:end].tolist()]) for start, end in spans]
 
-    def vectors(self, count: int) -> Floats:
-        rng = np.random.default_rng([self.seed, 2])
+    def _vectors(self, rng: np.random.Generator, count: int) -> Floats:
         out = np.empty((count, DIM), np.float32)
         for start in range(0, count, 10_000):  # float64 noise for all rows at once would be 300 MB
             rows = min(10_000, count - start)

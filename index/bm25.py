@@ -25,13 +25,14 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(slots=True, frozen=True)
 class TermHits:
-    """One query term: the rows that hold it (ascending, dead ones included), how often, and its live df."""
+    """One query term: its postings (`slot << 16 | halves`, ascending, dead rows included), its live df, and the largest
+    `halves` that any list has had."""
 
     term: str
     weight: float
     df: int
-    slots: Int64s
-    halves: npt.NDArray[np.integer]
+    lists: list[Int64s]
+    most_halves: int
 
 
 def idf(records: int, df: int) -> float:
@@ -53,20 +54,3 @@ def parts(
     norm = k1 * (1.0 - b) + (k1 * b / avgdl if avgdl else 0.0) * doc_len
     result: Floats = scale * (tf * (k1 + 1.0)) / (tf + norm)
     return result
-
-
-def score(
-    terms: list[TermHits], doc_len: npt.NDArray[np.integer], *, records: int, avgdl: float, k1: float, b: float
-) -> Floats:
-    """BM25 of every row: float64 of shape (len(doc_len),), 0.0 where no term occurs; dead rows score too."""
-    scores = np.zeros(len(doc_len), np.float64)
-    for term in terms:
-        scores[term.slots] += parts(
-            term.halves,
-            doc_len[term.slots],
-            scale=idf(records, term.df) * term.weight,
-            avgdl=avgdl,
-            k1=k1,
-            b=b,
-        )
-    return scores

@@ -19,7 +19,7 @@ from .ranking import Plan
 from .settings import Settings
 from .view import View
 
-__all__ = ["NEVER", "Memory", "run"]
+__all__ = ["NEVER", "Memory", "run", "run_together"]
 
 _NO_WORDS = Document([], [], 0)
 # Dead rows that are worth a compaction, beside "more than the live ones".
@@ -33,6 +33,7 @@ _STALE_MIN = 64
 _EXPIRED_KEPT = 1024
 
 run = ranking.run
+run_together = ranking.run_together
 
 
 class Memory:
@@ -125,7 +126,7 @@ class Memory:
             for term in self._analyzer.query(query.text, query.max_terms):
                 posting = postings.get(term.term_id) if postings is not None and term.term_id >= 0 else None
                 # A copy: the list itself grows on, though never within its first `n`.
-                terms.append((term, posting and PostingList(posting.data, posting.n, posting.df)))
+                terms.append((term, posting and PostingList(posting.data, posting.n, posting.df, posting.most)))
         slot = -1
         if query.explain_id is not None:
             slot = self.table.by_id[query.explain_id]

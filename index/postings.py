@@ -36,14 +36,15 @@ def pack(slots: Int64s, terms: npt.NDArray[np.uint32], halves: npt.NDArray[np.ui
 
 
 class PostingList:
-    """One term's postings; `n` of `data` are used, and those never change."""
+    """One term's postings; `n` of `data` are used, and those never change. `most` is the largest `halves` so far."""
 
-    __slots__ = ("data", "df", "n")
+    __slots__ = ("data", "df", "most", "n")
 
-    def __init__(self, data: Int64s, n: int, df: int) -> None:
+    def __init__(self, data: Int64s, n: int, df: int, most: int) -> None:
         self.data = data
         self.n = n
         self.df = df
+        self.most = most
 
 
 class Postings:
@@ -61,8 +62,10 @@ class Postings:
         """Postings of live rows only, as `pack` gave them. The lists are views of `packed.data` until they grow."""
         postings = cls()
         data, lists, start = packed.data, postings._lists, 0
-        for term, length in zip(packed.terms.tolist(), packed.lengths.tolist(), strict=True):
-            lists[term] = PostingList(data[start : start + length], length, length)
+        starts = np.cumsum(packed.lengths) - packed.lengths
+        most = np.maximum.reduceat(data & 0xFFFF, starts).tolist() if len(data) else []
+        for term, length, halves in zip(packed.terms.tolist(), packed.lengths.tolist(), most, strict=True):
+            lists[term] = PostingList(data[start : start + length], length, length, halves)
             start += length
         postings.live_terms = len(lists)
         postings._capacity = len(data)
@@ -86,14 +89,15 @@ class Postings:
         data = ((slots << 16) | halves)[order]
         starts = np.flatnonzero(np.diff(sorted_terms, prepend=np.int64(-1)))
         live = np.add.reduceat(alive[order].astype(np.int64), starts)
+        largest = np.maximum.reduceat(halves[order], starts)
         ends = np.append(starts[1:], len(order))
         lists, capacity, live_terms = self._lists, self._capacity, self.live_terms
-        for term, start, end, df in zip(
-            sorted_terms[starts].tolist(), starts.tolist(), ends.tolist(), live.tolist(), strict=True
+        for term, start, end, df, most in zip(
+            sorted_terms[starts].tolist(), starts.tolist(), ends.tolist(), live.tolist(), largest.tolist(), strict=True
         ):
             posting = lists.get(term)
             if posting is None:
-                lists[term] = PostingList(data[start:end].copy(), end - start, df)
+                lists[term] = PostingList(data[start:end].copy(), end - start, df, most)
                 capacity += end - start
                 live_terms += df > 0
                 continue
@@ -108,6 +112,8 @@ class Postings:
             posting.n = size
             live_terms += posting.df == 0 and df > 0
             posting.df += df
+            if most > posting.most:
+                posting.most = most
         self._capacity, self.live_terms = capacity, live_terms
 
     def remove(self, terms: Sequence[int]) -> None:

@@ -37,6 +37,7 @@ class Query:
     rrf_k: int = 60
     half_life: int | None = None
     explain: bool = False
+    counts: bool = True  # whether the counts of WITHSTATS are wanted
     explain_id: bytes | None = None  # MEM.EXPLAIN: rank this one record
     max_scan: int = 1 << 62
     max_terms: int = 1 << 62
@@ -60,7 +61,7 @@ class Hit:
 
 @dataclass(slots=True)
 class Result:
-    """What a query found, best first, and the counts of WITHSTATS.
+    """What a query found, best first, and the counts of WITHSTATS (without meaning where `Query.counts` is off).
 
     `matched` counts before filters, `filtered` those that filters removed, `below` those under MINSCORE. For
     MEM.EXPLAIN, `rank` is the record's place from 1, or `reason` says why it has none on the page.

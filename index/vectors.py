@@ -1,10 +1,8 @@
-"""Exact vectors: float32 rows in blocks, the one routine that scores, and bounds for the scan that only searches.
+"""Exact vectors: float32 rows in blocks, and the one routine that scores.
 
 Rule 1: reported similarities come from `similarities`, float64, row by row, so that a score does not depend on what
-        else was computed with it. What a scan multiplies in float32 selects candidates and is never reported.
-Rule 2: a scan returns an interval that holds the true value for certain: |fl(x.q) - x.q| <= gamma(dim) |x| |q|
-        (Higham, Accuracy and Stability, 3.1), whatever the order in which the product was summed.
-Rule 3: rows are append-only; blocks of BLOCK rows, so growth copies one block at most.
+        else was computed with it. What a scan multiplies (scan.py) selects candidates and is never reported.
+Rule 2: rows are append-only; blocks of BLOCK rows, so growth copies one block at most.
 
 Under COSINE a stored row is a unit vector up to float32 rounding; `similarities` divides that rounding out.
 """
@@ -12,23 +10,26 @@ Under COSINE a stored row is a unit vector up to float32 rounding; `similarities
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-Floats32 = npt.NDArray[np.float32]
+from .blocks import BLOCK, Floats32, gather
+from .codes import Codes
+
 Floats = npt.NDArray[np.float64]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+AnyFloats = npt.NDArray[np.floating[Any]]
 T = TypeVar("T", bound=np.generic)
 
-BLOCK = 4096
 _FIRST_ROWS = 8
 # The vector sum is kept in units of 2**-36: components are at most 1, so 2**26 vectors fit in 63 bits, and one
 # rounding is 1.5e-11.
 _FIXED = float(1 << 36)
-_U = 2.0**-24
+# Half the distance between 1 and the next float32.
+UNIT = 2.0**-24
 # Rows scored per step of `similarities`, to bound its float64 copies.
 _STEP = 1024
 
@@ -36,7 +37,7 @@ _STEP = 1024
 class VectorTable:
     """The vectors of one memory. Rows are numbered as they come; a record's is its slot's `vrow` (columns.py)."""
 
-    __slots__ = ("blocks", "dim", "live", "metric", "n", "norms", "sum")
+    __slots__ = ("blocks", "codes", "dim", "live", "metric", "n", "norms", "sum")
 
     def __init__(self, dim: int, metric: str) -> None:
         self.dim = dim
@@ -44,6 +45,7 @@ class VectorTable:
         self.n = 0
         self.live = 0
         self.blocks: list[Floats32] = []
+        self.codes = Codes(dim, np.float32 if metric == "COSINE" else np.float64)  # the readers' (codes.py)
         # Squared lengths, for the bounds of L2 and IP. Under COSINE they are 1.
         self.norms: Floats = np.empty(0 if metric == "COSINE" else _FIRST_ROWS, np.float64)
         # The sum of the live unit vectors, fixed point: integers add exactly in any order, so a vector that was
@@ -101,6 +103,7 @@ class VectorTable:
                 twin.sum = twin.sum + np.rint(block[: len(part)].astype(np.float64) * _FIXED).astype(np.int64).sum(0)
         if self.metric != "COSINE":
             twin.norms = self.norms[rows]
+        twin.codes = self.codes.taken(rows)
         return twin
 
     @classmethod
@@ -118,7 +121,7 @@ class VectorTable:
         return table
 
     def nbytes(self) -> int:
-        return sum(block.nbytes for block in self.blocks) + self.norms.nbytes + self.sum.nbytes
+        return sum(block.nbytes for block in self.blocks) + self.codes.nbytes() + self.norms.nbytes + self.sum.nbytes
 
 
 def normalised(vector: Floats) -> Floats | None:
@@ -133,22 +136,7 @@ def normalised(vector: Floats) -> Floats | None:
 
 def is_unit(squared_length: float) -> bool:
     """Whether a vector of float32 numbers is one that `normalised` and rounding to float32 may have made."""
-    return abs(math.sqrt(squared_length) - 1.0) <= _U * 1.001
-
-
-def gather(blocks: list[Floats32], rows: npt.NDArray[np.integer]) -> Floats32:
-    """The rows (m, dim) by vrow."""
-    if len(blocks) == 1:
-        only: Floats32 = blocks[0][rows]
-        return only
-    dim = blocks[0].shape[1]
-    out = np.empty((len(rows), dim), np.float32)
-    block_of = rows // BLOCK
-    within = rows % BLOCK
-    for number in np.unique(block_of).tolist():
-        here = block_of == number
-        out[here] = blocks[number][within[here]]
-    return out
+    return abs(math.sqrt(squared_length) - 1.0) <= UNIT * 1.001
 
 
 def similarities(blocks: list[Floats32], rows: npt.NDArray[np.integer], query: Floats, metric: str) -> Floats:
@@ -173,46 +161,6 @@ def _row_similarities(x: Floats, query: Floats, metric: str) -> Floats:
     if metric == "COSINE":
         dots = np.clip(dots / np.sqrt((x * x).sum(axis=1)), -1.0, 1.0)
     return dots
-
-
-def bounds(
-    blocks: list[Floats32], n: int, norms: Floats, query: Floats, metric: str, rows: npt.NDArray[np.integer] | None
-) -> tuple[Floats, Floats]:
-    """For each of the first `n` rows, or of `rows`, an interval that holds its similarity: (low, high), each (m,)."""
-    dim = len(query)
-    length = float(np.sqrt((query * query).sum()))
-    # The scan's query has length about 1, so that it fits float32 whatever the client's magnitudes.
-    scale = length or 1.0
-    q32 = (query / scale).astype(np.float32)
-    dots = np.empty(n if rows is None else len(rows), np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for number, start in enumerate(range(0, len(dots), BLOCK)):
-            end = min(start + BLOCK, len(dots))
-            block = blocks[number][: end - start] if rows is None else gather(blocks, rows[start:end])
-            np.dot(block, q32, out=dots[start:end])
-    products = dots.astype(np.float64)
-    # dim + 4: the product's own rounding, the query's, and under COSINE the row's length being 1 only to float32.
-    gamma = (dim + 4) * _U * 1.01
-    # Products below float32's range vanish; each loses less than 2**-149.
-    lost = dim * 2.0**-148
-    if metric == "COSINE":
-        error = gamma + lost
-        return products - error, products + error
-    squares = norms[:n] if rows is None else norms[rows]
-    lengths = np.sqrt(squares)
-    errors: Floats = gamma * lengths + lost
-    with np.errstate(invalid="ignore", over="ignore"):
-        low, high = (products - errors) * scale, (products + errors) * scale
-        # Rows whose float32 product overflowed are looked at whatever the others are.
-        wild = ~np.isfinite(products)
-        if metric == "IP":
-            low[wild], high[wild] = -np.inf, np.inf
-            return low, high
-        slack = 1e-13 * (squares + length * length)
-        near = np.sqrt(np.maximum(squares + length * length - 2.0 * high - slack, 0.0))
-        far = np.sqrt(np.maximum(squares + length * length - 2.0 * low + slack, 0.0))
-        near[wild], far[wild] = 0.0, np.inf
-        return 1.0 / (1.0 + far) - 1e-15, 1.0 / (1.0 + near) + 1e-15
 
 
 def centroid_similarity(vector_sum: Int64s, count: int, query: Floats) -> float:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from .blocks import BLOCK, gather
+from .codes import Codes
 from .columns import (
     CREATED,
     DEAD_AT,
@@ -27,7 +29,6 @@ from .columns import (
 )
 from .filters import Columns, Record
 from .settings import Settings
-from .vectors import BLOCK, gather
 
 
 class View:
@@ -89,6 +90,12 @@ class View:
         return self._table.columns
 
     @property
+    def codes(self) -> Codes:
+        """The table's int8 codes; for one thread at a time, as `columns`."""
+        assert self._table.vectors is not None
+        return self._table.vectors.codes
+
+    @property
     def created(self) -> Int64s:
         return self._wide[CREATED, : self.n]
 
@@ -147,6 +154,10 @@ class View:
     def is_of(self, table: Table) -> bool:
         """Whether slots mean the same here and in `table`."""
         return self._table is table
+
+    def same_rows(self, other: View) -> bool:
+        """Whether slots and vector rows mean the same in both, as far as both have them."""
+        return self._table is other._table
 
     def deadline(self, slot: int) -> int:
         return int(self._wide[DEADLINE, slot])

@@ -92,7 +92,7 @@ class Log:
 
 
 class FileLog(Log):
-    """The log in `dir`/appendonlydir. `load` opens it; everything but the thread's jobs runs on the loop."""
+    """The log in `dir`/`appenddirname`. `load` opens it; everything but the thread's jobs runs on the loop."""
 
     keeps = True
 

@@ -37,11 +37,12 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from ..index.analyzer import Vocabulary
+from ..index.blocks import BLOCK
 from ..index.columns import NEVER, POSTINGS_MIN, Table
 from ..index.memory import Memory
 from ..index.postings import Packed, Postings, pack
 from ..index.settings import Settings
-from ..index.vectors import BLOCK, VectorTable
+from ..index.vectors import VectorTable
 from ..index.view import View
 
 MAGIC = b"RECALLD-BASE-1\r\n"

@@ -1,6 +1,7 @@
 """`recalld check-aof [--fix] DIR`: is the log whole, and what would it cost to go on with what is.
 
-DIR is the folder of the setting `dir`, or the `appendonlydir` in it. Without --fix nothing is changed. With it:
+DIR is the folder of the setting `dir`, or the one in it that holds the log (`appenddirname`). Without --fix nothing is
+changed. With it:
 
 Rule 1: before a byte of a file is cut, or the file dropped, NAME.before-fix-N beside it has all its bytes, on the disk.
 Rule 2: the cut is at the last checksum that holds, and the files behind it are dropped from the manifest: a log with a
@@ -22,6 +23,7 @@ from itertools import count
 
 from ..index.analyzer import Vocabulary
 from .base import BaseDamaged, read_base
+from .config import OPTIONS
 from .files import Files, Lock, Locked
 from .incr import (
     FORMAT_1_BYTES,
@@ -33,7 +35,18 @@ from .incr import (
     is_format_1,
     read_format_1,
 )
-from .manifest import FOLDER, LOCK, Manifest, base_name, incr_name, log_files, manifest_name, parse, unnamed, write
+from .manifest import (
+    LOCK,
+    Manifest,
+    base_name,
+    incr_name,
+    log_files,
+    log_folders,
+    manifest_name,
+    parse,
+    unnamed,
+    write,
+)
 
 WHOLE, DAMAGED, UNCHECKED = 0, 1, 2
 
@@ -42,8 +55,8 @@ _COPY = re.compile(r"\.(before-fix|migrated)-[0-9]+$")
 _USAGE = """\
 usage: recalld check-aof [--fix] DIR
 
-Says of each file of the log in DIR (the setting `dir`) whether it is whole, and of what is not, where and what
-cutting it there would lose. The server must not be running.
+Says of each file of the log in DIR (the setting `dir`, or the folder with the log in it) whether it is whole, and of
+what is not, where and what cutting it there would lose. The server must not be running.
 
   --fix   cut at the first bad place, keeping a copy of each file that changes as NAME.before-fix-N beside it
 
@@ -95,13 +108,14 @@ def main(argv: Sequence[str]) -> int:
 
 def check(files: Files, path: str, *, fix: bool) -> int:
     """Check, and with `fix` mend, the log at `path`; say what there is on stdout. Raises Locked and OSError."""
-    folder = os.path.join(path, FOLDER)
-    if not files.exists(folder) and os.path.basename(os.path.abspath(path)) == FOLDER:
-        folder = path
-    if log_files(files, folder):
-        lock = _lock(files, os.path.join(folder, LOCK), fix)
+    found = _find(files, path)
+    if len(found) > 1:
+        print(f"{path} holds several logs: say which of {', '.join(found)}", file=sys.stderr)
+        return UNCHECKED
+    if found:
+        lock = _lock(files, os.path.join(found[0], LOCK), fix)
         try:
-            return _check_folder(files, folder, fix)
+            return _check_folder(files, found[0], fix)
         finally:
             if lock is not None:
                 lock.release()
@@ -117,6 +131,19 @@ def check(files: Files, path: str, *, fix: bool) -> int:
         finally:
             lock.release()
     return code
+
+
+def _find(files: Files, path: str) -> list[str]:
+    """The folders that may be meant: the one in `path` with the default name, `path` itself, or all that hold a log."""
+    usual = os.path.join(path, OPTIONS["appenddirname"].default)
+    if log_files(files, usual):
+        for other in log_folders(files, path):
+            if other != usual:
+                print(f"{other} holds a log, too, and is not looked at", file=sys.stderr)
+        return [usual]
+    if log_files(files, path):
+        return [path]
+    return log_folders(files, path)
 
 
 def _lock(files: Files, path: str, fix: bool) -> Lock | None:

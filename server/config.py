@@ -66,14 +66,24 @@ class Str(Type):
         return text
 
 
+@dataclass(frozen=True)
 class FileName(Type):
-    """The name of a file in a folder that another option or the server chooses."""
+    """The name, not the path, of a file or folder in one that another option chooses.
+
+    Redis's errors name the option here, and what it names: `kind`.
+    """
+
+    option: str
+    kind: str
 
     def parse(self, text: str, current: Any = None) -> str:
         if not text:
-            raise ConfigError("argument can't be empty")
-        if "/" in text or "\\" in text:
-            raise ConfigError("argument can't be a path, just a filename")
+            raise ConfigError(f"{self.option} can't be empty")
+        if "/" in text or "\\" in text or text in (".", ".."):
+            raise ConfigError(f"{self.option} can't be a path, just a {self.kind}")
+        # A manifest has one line per file and no way to write a line end in a name.
+        if "\n" in text or "\0" in text:
+            raise ConfigError(f"{self.option} can't hold a line end or a NUL byte")
         return text
 
 
@@ -267,7 +277,8 @@ OPTIONS: dict[str, Option] = {
         # append only file
         Option("appendonly", Bool(), "yes", mutable=False),
         Option("dir", Str(), ".", mutable=False),
-        Option("appendfilename", FileName(), "appendonly.aof", mutable=False),
+        Option("appenddirname", FileName("appenddirname", "dirname"), "appendonlydir", mutable=False),
+        Option("appendfilename", FileName("appendfilename", "filename"), "appendonly.aof", mutable=False),
         Option("save", Enum(""), "", mutable=False),
         Option("appendfsync", Enum("everysec", "always", "no"), "everysec"),
         Option("aof-load-truncated", Bool(), "yes"),

@@ -41,6 +41,7 @@ import contextlib
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple, NoReturn
 
@@ -62,7 +63,7 @@ class Damaged(LogDamaged):
     """A file is damaged at `offset`; what is before `keep` is whole."""
 
     def __init__(self, name: str, offset: int, why: str, keep: int) -> None:
-        folder = os.path.dirname(name) or "DIR"
+        folder = shlex.quote(os.path.dirname(name) or "DIR")
         super().__init__(
             f"{name} is damaged at offset {offset}: {why}. Nothing was changed. Restore it from a backup, or `recalld"
             f" check-aof --fix {folder}` cuts it at offset {keep}, keeping a copy."

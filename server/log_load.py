@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -16,7 +17,7 @@ from .files import Files, Locked
 from .incr import IncrReader, IncrWriter, LogDamaged, read_format_1
 from .keyspace import Keyspace
 from .log_files import remove, write_base_file
-from .manifest import LOCK, Manifest, base_name, incr_name, survey
+from .manifest import LOCK, Manifest, base_name, incr_name, log_folders, survey
 
 log = logging.getLogger("recalld")
 
@@ -24,6 +25,7 @@ log = logging.getLogger("recalld")
 def open_log(
     files: Files,
     directory: str,
+    folder: str,
     prefix: str,
     keyspace: Keyspace,
     loop: asyncio.AbstractEventLoop,
@@ -31,15 +33,17 @@ def open_log(
     policy: str,
     cut_tail: bool,
 ) -> FileLog:
-    """Load the log of `directory` into `keyspace` and open it to go on. Raises LogDamaged, OSError."""
-    folder = os.path.join(directory, manifest.FOLDER)
+    """Load the log in `folder`, which is one in `directory`, into `keyspace` and open it to go on.
+
+    Raises LogDamaged, OSError.
+    """
     files.makedirs(folder)
     try:
         lock = files.lock(os.path.join(folder, LOCK))
     except Locked as error:
         raise LogDamaged(f"{error}: another server uses this folder. Give each its own `dir`.") from error
     try:
-        found = survey(files, directory, prefix)
+        found = survey(files, directory, folder, prefix)
         began = time.perf_counter()
         if found.kind == "parts":
             current = found.manifest
@@ -47,6 +51,8 @@ def open_log(
         else:
             if found.kind == "format 1" and found.old is not None:
                 _load_format_1(files, found.old, keyspace, cut_tail)
+            else:
+                _warn_of_others(files, directory, folder)
             current, writer = _begin(files, folder, prefix, keyspace)
         if found.old is not None:
             _set_aside(files, directory, found.old)
@@ -117,6 +123,15 @@ def _begin(files: Files, folder: str, prefix: str, keyspace: Keyspace) -> tuple[
     files.sync_dir(folder)
     manifest.write(files, folder, current)
     return current, writer
+
+
+def _warn_of_others(files: Files, directory: str, folder: str) -> None:
+    others: list[str] = []
+    with contextlib.suppress(OSError):  # what may not be listed is no reason not to start
+        others = log_folders(files, directory)
+    for other in others:
+        if other != folder:
+            log.warning("Beginning with nothing, though %s holds a log. (Was appenddirname another one?)", other)
 
 
 def _set_aside(files: Files, directory: str, old: str) -> None:

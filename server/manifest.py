@@ -5,7 +5,7 @@
 
 At most one base, first, then at least one incr file, their numbers rising. A name is the one that its number gives:
 
-    <prefix>.manifest            the prefix is the setting `appendfilename`
+    <prefix>.manifest            the prefix is the setting `appendfilename`, the folder `appenddirname` in `dir`
     <prefix>.<seq>.base.rcl      base.py
     <prefix>.<seq>.incr.aof      incr.py
     temp-*                       being written; no part of the state
@@ -29,7 +29,6 @@ from typing import Literal
 from .files import Files
 from .incr import EMPTY_BYTES, LogDamaged
 
-FOLDER = "appendonlydir"
 LOCK = "lock"
 TEMP = "temp-"
 _SUFFIX = ".manifest"
@@ -155,15 +154,14 @@ class Survey:
     """Remove these once the state is loaded; never a name that beginning anew gives a file."""
 
 
-def survey(files: Files, directory: str, prefix: str) -> Survey:
-    """Look at the log of `directory` (the setting `dir`), changing nothing.
+def survey(files: Files, directory: str, folder: str, prefix: str) -> Survey:
+    """Look at the log in `folder`, and for one of format 1 in `directory` (the setting `dir`), changing nothing.
 
     Raises LogDamaged if a part of it is missing.
     """
-    folder = os.path.join(directory, FOLDER)
     path = os.path.join(folder, manifest_name(prefix))
     old: str | None = os.path.join(directory, prefix)
-    if not files.exists(str(old)):
+    if old == folder or not files.exists(str(old)):
         old = None
     if files.exists(path):
         manifest = parse(files.read(path)[:], path, prefix)
@@ -201,6 +199,18 @@ def log_files(files: Files, folder: str, prefix: str = "") -> list[str]:
         for name in files.listdir(folder)
         if not _is_temp(name, prefix) and (name.endswith(_SUFFIX) or _PART.fullmatch(name))
     ]
+
+
+def log_folders(files: Files, directory: str) -> list[str]:
+    """The folders in `directory` that hold base or incr files, recalld's or Redis's."""
+    return [folder for name in files.listdir(directory) if _has_parts(files, folder := os.path.join(directory, name))]
+
+
+def _has_parts(files: Files, folder: str) -> bool:
+    try:
+        return any(_PART.fullmatch(name) for name in files.listdir(folder))
+    except OSError:
+        return False  # a file, or a folder that may not be read
 
 
 def unnamed(files: Files, folder: str, manifest: Manifest) -> tuple[list[str], list[str]]:

@@ -29,11 +29,12 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from ..index.analyzer import LANGUAGES, Vocabulary, analyzer_for
+from ..index.blocks import BLOCK
 from ..index.columns import NEVER, POSTINGS_MIN, Table
 from ..index.memory import Memory
 from ..index.postings import Packed, Postings, pack
 from ..index.settings import FUSIONS, METRICS, MODES, Settings
-from ..index.vectors import BLOCK, VectorTable
+from ..index.vectors import VectorTable
 from .arguments import TTL_MAX_S
 from .base import MAGIC as BASE_MAGIC
 from .base import MEMORY, Frozen, write_base

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..index import memory as memory_index
 from ..index.errors import BadMemory
 from ..index.filters import Clause
 from ..index.memory import Memory
@@ -142,8 +141,8 @@ def _answer(
     plan = memory.plan(query, ctx.now)
     # A vector as words is some 0.4 microseconds a number.
     shown = query.top_k * memory.settings.dim * 2000 if flags.floats else 0
-    return ctx.server.workers.submit(
-        memory, plan.cost + shown, lambda: reply(plan.view, memory_index.run(plan)), ctx.proto
+    return ctx.server.workers.ask(
+        memory, plan, plan.cost + shown, lambda result: reply(plan.view, result), ctx.proto
     )
 
 
@@ -157,6 +156,7 @@ def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:
         hit_map if ctx.proto == 3 or ctx.server.config["mem-hit-format"] == "map" else hit_array
     )
     flags = request.flags
+    query.counts = flags.stats
 
     def reply(view: View, result: Result) -> Any:
         hits = [build(view, hit, flags) for hit in result.hits]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
+from ..index import parallel
 from .aof import Log
 from .client import Client
 from .config import Config
@@ -60,6 +61,7 @@ class Server:
         self.stats = Stats()
         threads = config["mem-threads"] or os.cpu_count() or 1
         self.executor = ThreadPoolExecutor(threads, "scan")
+        parallel.use(threads)
         self.workers = Workers(self)
         self.clients: dict[int, Client] = {}
         self.next_client_id = 1
@@ -210,6 +212,7 @@ class Server:
             file_log = open_log(
                 self.files,
                 config["dir"],
+                os.path.join(config["dir"], config["appenddirname"]),
                 config["appendfilename"],
                 self.keyspace,
                 self.loop,

@@ -2,7 +2,7 @@
 
 Rule 1: a job works on a view, so it may run at any later moment and still answers for the moment it was made.
 Rule 2: jobs of one memory never run at the same time: what comes while a batch runs is the next batch. The caches of
-        encoded columns rely on it, and a batch can share one pass over the vectors.
+        encoded columns and codes rely on it, and the queries of a batch share one pass over the vectors.
 Rule 3: a cheap job of an idle memory runs at once on the loop: handing over would cost more than it takes.
 """
 
@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 from asyncio import Future
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..index.memory import Compaction, Memory
+from ..index.memory import Compaction, Memory, run, run_together
+from ..index.query import Result
+from ..index.ranking import Plan
 from ..protocol.encoder import encode
 from ..protocol.reply import Encoded
 
@@ -27,6 +28,17 @@ log = logging.getLogger("recalld")
 INLINE_COST = 1_000_000
 
 Job = Callable[[], Any]
+Finish = Callable[[Result], Any]
+
+
+class _Work(NamedTuple):
+    """A query and what becomes of its result, or any other job; and the protocol in which its reply is encoded, 0 for
+    none."""
+
+    plan: Plan | None
+    job: Callable[..., Any]
+    proto: int
+    future: Future[Any]
 
 
 class Workers:
@@ -35,38 +47,46 @@ class Workers:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._compactions: dict[int, Memory] = {}  # that are due, by id(memory), the first one running
-        self._waiting: dict[int, list[tuple[Job, Future[Any]]]] = {}  # by id(memory); present: a batch is running
+        self._waiting: dict[int, list[_Work]] = {}  # by id(memory); present: a batch is running
 
     def submit(self, memory: Memory, cost: int, job: Job, proto: int = 0) -> Any:
         """`job`'s result, where it is cheap and can run now; else a future of it.
 
         With `proto` the result is a reply, which the thread encodes as well.
         """
-        waiting = self._waiting.get(id(memory))
-        if waiting is None and cost <= INLINE_COST:
+        if cost <= INLINE_COST and id(memory) not in self._waiting:
             return job()
-        if proto:
-            job = partial(_encoded, job, proto)
-        future = self._server.loop.create_future()
+        return self._queue(memory, None, job, proto)
+
+    def ask(self, memory: Memory, plan: Plan, cost: int, finish: Finish, proto: int) -> Any:
+        """`finish(result of the query)`, a reply: now, or a future of it encoded."""
+        if cost <= INLINE_COST and id(memory) not in self._waiting:
+            return finish(run(plan))
+        return self._queue(memory, plan, finish, proto)
+
+    def _queue(self, memory: Memory, plan: Plan | None, job: Callable[..., Any], proto: int) -> Future[Any]:
+        work = _Work(plan, job, proto, self._server.loop.create_future())
+        waiting = self._waiting.get(id(memory))
         if waiting is not None:
-            waiting.append((job, future))
+            waiting.append(work)
         else:
             self._waiting[id(memory)] = []
-            self._start(memory, [(job, future)])
-        return future
+            self._start(memory, [work])
+        return work.future
 
-    def _start(self, memory: Memory, batch: list[tuple[Job, Future[Any]]]) -> None:
+    def _start(self, memory: Memory, batch: list[_Work]) -> None:
         # The callback's reference keeps `memory` alive, so its id stays its own.
-        running = self._server.background(lambda: [_outcome(job, future) for job, future in batch])
+        running = self._server.background(lambda: _outcomes(batch))
         running.add_done_callback(lambda done: self._finished(memory, batch, done))
 
-    def _finished(self, memory: Memory, batch: list[tuple[Job, Future[Any]]], done: Future[Any]) -> None:
+    def _finished(self, memory: Memory, batch: list[_Work], done: Future[Any]) -> None:
         waiting = self._waiting.pop(id(memory))
         if waiting and not done.cancelled():
             self._waiting[id(memory)] = []
             self._start(memory, waiting)
         outcomes = [None] * len(batch) if done.cancelled() else done.result()
-        for (_, future), outcome in zip(batch, outcomes, strict=True):
+        for work, outcome in zip(batch, outcomes, strict=True):
+            future = work.future
             if future.cancelled():
                 continue
             if outcome is None:
@@ -102,14 +122,28 @@ class Workers:
         self._server.background(compaction.build).add_done_callback(install)
 
 
-def _encoded(job: Job, proto: int) -> Encoded:
-    return Encoded(encode(job(), proto))
+_Outcome = tuple[Any, BaseException | None] | None
 
 
-def _outcome(job: Job, future: Future[Any]) -> tuple[Any, BaseException | None] | None:
-    if future.cancelled():
-        return None
+def _outcomes(batch: list[_Work]) -> list[_Outcome]:
+    """What became of each, None where nobody waits for it any more."""
+    outcomes: list[_Outcome] = [None] * len(batch)
+    asked: list[tuple[int, Plan]] = []
+    for number, work in enumerate(batch):
+        if work.future.cancelled():
+            continue
+        if work.plan is not None:
+            asked.append((number, work.plan))
+        else:
+            outcomes[number] = _outcome(work)
+    for (number, _), result in zip(asked, run_together([plan for _, plan in asked]), strict=True):
+        outcomes[number] = (None, result) if isinstance(result, Exception) else _outcome(batch[number], result)
+    return outcomes
+
+
+def _outcome(work: _Work, *given: Any) -> _Outcome:
     try:
-        return job(), None
+        result = work.job(*given)
+        return (Encoded(encode(result, work.proto)) if work.proto else result), None
     except Exception as error:
         return None, error

@@ -71,7 +71,7 @@ class Store:
         self.config = {"auto-aof-rewrite-percentage": 100, "auto-aof-rewrite-min-size": 1}
         try:
             self.log = open_log(
-                files, DIR, PREFIX, self.keyspace, self.loop, policy=policy, cut_tail=cut_tail
+                files, DIR, FOLDER, PREFIX, self.keyspace, self.loop, policy=policy, cut_tail=cut_tail
             )
         except BaseException:
             self.loop.close()

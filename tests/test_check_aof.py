@@ -105,6 +105,49 @@ def test_a_whole_log(files, capsys):
     assert {path: data for path, data in files.image().items() if not path.endswith("/lock")} == before
 
 
+def test_a_folder_of_another_name(capsys):
+    """appenddirname: found in DIR, or given itself; what else is in DIR does not matter."""
+    files = FaultyFiles()
+    folder = f"{DIR}/a log"
+    build(files, folder)
+    files.makedirs(f"{DIR}/appendonlydir")
+    for name in ("empty", "notes/appendonly.aof.9.incr.aof.d", "site/site.manifest"):
+        files.put(f"{DIR}/{name}", b"")
+    for path in (DIR, folder):
+        assert check(files, path, fix=False) == 0
+        assert f"{folder}/{PREFIX}.manifest: names 3 files" in capsys.readouterr().out
+    damage(files, f"{folder}/{incr_name(PREFIX, 8)}", ENDS[2])
+    assert check(files, DIR, fix=False) == 1
+    assert check(files, DIR, fix=True) == 0
+    assert files.exists(f"{folder}/{incr_name(PREFIX, 8)}.before-fix-1")
+    files.remove(f"{folder}/{PREFIX}.manifest")
+    capsys.readouterr()
+    assert check(files, DIR, fix=False) == 1
+    assert f"{folder}: its manifest is missing" in capsys.readouterr().out
+
+
+def test_several_folders_with_a_log(files, capsys):
+    """The default name is meant, and the others are named; without it, none is, until one is given itself."""
+    build(files, f"{DIR}/backup")
+    before = files.image()
+    assert check(files, DIR, fix=False) == 0
+    said = capsys.readouterr()
+    assert f"{FOLDER}/{PREFIX}.manifest: names 3 files" in said.out
+    assert said.err == f"{DIR}/backup holds a log, too, and is not looked at\n"
+    assert check(files, f"{DIR}/backup", fix=False) == 0
+    assert capsys.readouterr().err == ""
+    for path in before:
+        if path.startswith(FOLDER):
+            files.remove(path)
+    build(files, f"{DIR}/new")
+    before = files.image()
+    assert check(files, DIR, fix=True) == 2
+    said = capsys.readouterr()
+    assert said.err == f"{DIR} holds several logs: say which of {DIR}/backup, {DIR}/new\n"
+    assert said.out == ""
+    assert files.image() == before
+
+
 def test_cut_at_every_byte(files, capsys):
     """A torn tail: said with what it loses, then cut, the copy beside it."""
     whole = files.read(SECOND)[:]
@@ -155,7 +198,7 @@ def test_every_damaged_byte_of_the_first_incr_file(files, capsys):
         for path in (FIRST, SECOND):
             assert files.read(f"{path}.before-fix-1")[:] == damaged[path]
             files.remove(f"{path}.before-fix-1")
-        found = survey(files, DIR, PREFIX)
+        found = survey(files, DIR, FOLDER, PREFIX)
         assert (found.manifest, found.leftovers) == (Manifest(PREFIX, 3, (7,)), [])
 
 
@@ -175,7 +218,7 @@ def test_a_torn_file_that_is_not_the_last_is_damage(files, capsys):
     assert "in the middle of a write, and another file follows it" in capsys.readouterr().out
     assert check(files, DIR, fix=True) == 0
     assert groups_of(files, FIRST) == flat(FLUSHES[:2])
-    assert survey(files, DIR, PREFIX).manifest == Manifest(PREFIX, 3, (7,))
+    assert survey(files, DIR, FOLDER, PREFIX).manifest == Manifest(PREFIX, 3, (7,))
 
 
 @pytest.mark.parametrize(("path", "incrs"), [(FIRST, (7,)), (SECOND, (7, 8))])
@@ -185,7 +228,7 @@ def test_a_missing_incr_file(files, capsys, path, incrs):
     assert check(files, DIR, fix=False) == 1
     assert f"{path}: missing" in capsys.readouterr().out
     assert check(files, DIR, fix=True) == 0
-    assert survey(files, DIR, PREFIX).manifest == Manifest(PREFIX, 3, incrs)
+    assert survey(files, DIR, FOLDER, PREFIX).manifest == Manifest(PREFIX, 3, incrs)
     assert groups_of(files, path) == []
     assert check(files, DIR, fix=False) == 0
 
@@ -265,7 +308,7 @@ def test_a_fix_that_fails_or_loses_power_can_be_run_again(files, op, nth):
         assert check(after, DIR, fix=True) == 0
         assert check(after, DIR, fix=False) == 0
         assert groups_of(after, FIRST) == flat(FLUSHES[:1])
-        assert survey(after, DIR, PREFIX).manifest == Manifest(PREFIX, 3, (7,))
+        assert survey(after, DIR, FOLDER, PREFIX).manifest == Manifest(PREFIX, 3, (7,))
 
 
 def test_a_running_server_is_left_alone(files):
@@ -333,6 +376,22 @@ def test_main(tmp_path, capsys):
     assert main([str(folder), "--fix"]) == 0
     assert (folder / f"{path.name}.before-fix-1").read_bytes() == whole[:-1]
     assert main([where]) == 0
+
+
+def test_what_may_not_be_looked_into(tmp_path, capsys, monkeypatch):
+    """A lost+found in DIR, say: no log there as far as anybody knows."""
+    build(Files(), str(tmp_path / "log"))
+    (tmp_path / "lost+found").mkdir()
+    listdir = Files.listdir
+
+    def deny(files: Files, path: str) -> list[str]:
+        if path.endswith("lost+found"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listdir(files, path)
+
+    monkeypatch.setattr(Files, "listdir", deny)
+    assert check_aof.main([str(tmp_path)]) == 0
+    assert f"{tmp_path}/log/{PREFIX}.manifest: names 3 files" in capsys.readouterr().out
 
 
 def test_a_folder_that_may_only_be_read(files):

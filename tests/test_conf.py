@@ -151,6 +151,8 @@ def test_values(name: str, text: str, value: Any, shown: str) -> None:
         ("appendonly", "NO", False, "no"),
         ("appendonly", "Yes", True, "yes"),
         ("save", "", "", ""),
+        ("appendfilename", "a b.c", "a b.c", "a b.c"),
+        ("appenddirname", "...", "...", "..."),
     ],
 )
 def test_values_fixed_at_start(name: str, text: str, value: Any, shown: str) -> None:
@@ -202,7 +204,7 @@ def values_of(kind: Type) -> st.SearchStrategy[Any]:
                 st.sampled_from(["normal", "replica", "pubsub"]), st.builds(OutputLimit, number, number, number)
             )
         case FileName():
-            return st.text(min_size=1).filter(lambda text: not set(text) & set("/\\"))
+            return st.text(min_size=1).filter(lambda text: text not in (".", "..") and not set(text) & set("/\\\n\0"))
         case Str():
             return st.text()
     raise AssertionError(kind)
@@ -249,6 +251,7 @@ SET_ERRORS_OF_REDIS: list[tuple[list[str], str]] = [
     (["timeout", "5", "timeout", "6"], failed("timeout", "duplicate parameter")),
     (["appendfilename", "a"], failed("appendfilename", "can't set immutable config")),
     (["AppendFilename", "a"], failed("AppendFilename", "can't set immutable config")),
+    (["appenddirname", "a"], failed("appenddirname", "can't set immutable config")),
     (["logfile", "a"], failed("logfile", "can't set immutable config")),
     (["tcp-backlog", "5"], failed("tcp-backlog", "can't set immutable config")),
     (["timeout", "abc", "tcp-backlog", "5"], failed("tcp-backlog", "can't set immutable config")),
@@ -375,9 +378,15 @@ def test_errors_at_start(name: str, text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
-        (FileName(), "", "argument can't be empty"),
-        (FileName(), "a/b", "argument can't be a path, just a filename"),
-        (FileName(), "a\\b", "argument can't be a path, just a filename"),
+        (FileName("x", "name"), "", "x can't be empty"),
+        *[
+            (FileName("x", "name"), text, "x can't be a path, just a name")
+            for text in ("a/b", "a\\b", "/", "a/", ".", "..")
+        ],
+        *[
+            (FileName("x", "name"), text, "x can't hold a line end or a NUL byte")
+            for text in ("a\nb", "a\n", "\0")
+        ],
         (Enum("", "a"), "b", 'argument(s) must be one of the following: "", a'),
     ],
 )
@@ -458,7 +467,7 @@ def test_a_listener_that_fails_takes_all_back(caplog: pytest.LogCaptureFixture) 
         ([b"timeout"], {"timeout": "0"}),
         ([b"TimeOut", b"timeout"], {"TimeOut": "0"}),
         ([b"t?meout", b"TIME*", b"x"], {"timeout": "0"}),
-        ([b"APPEND*"], {"appendonly": "yes", "appendfilename": "appendonly.aof", "appendfsync": "everysec"}),
+        ([b"APPEND*NAME"], {"appendfilename": "appendonly.aof", "appenddirname": "appendonlydir"}),
         ([b"[m-m]axclients", b"port"], {"maxclients": "10000", "port": "7171"}),
         ([b"save", b"appendonly"], {"save": "", "appendonly": "yes"}),
         ([b"\xff", b"time", b""], {}),
@@ -529,7 +538,11 @@ def test_bytes_that_are_not_utf8_survive(tmp_path: Path) -> None:
         ("save", "wrong number of arguments"),
         ("save 900 1", "wrong number of arguments"),
         ('save "900 1"', 'argument(s) must be one of the following: ""'),
-        ("appendfilename a/b", "argument can't be a path, just a filename"),
+        ("appendfilename a/b", "appendfilename can't be a path, just a filename"),
+        ('appendfilename ""', "appendfilename can't be empty"),
+        ("appenddirname a/b", "appenddirname can't be a path, just a dirname"),
+        ("appenddirname ..", "appenddirname can't be a path, just a dirname"),
+        ('appenddirname ""', "appenddirname can't be empty"),
     ],
 )
 def test_a_bad_line_is_fatal(tmp_path: Path, line: str, reason: str) -> None:
@@ -967,6 +980,22 @@ def test_redis_gives_the_same_reasons_at_start(real_redis: redis.Redis) -> None:
             real_redis.execute_command("CONFIG", "SET", name, text)  # type: ignore[no-untyped-call]
         answers.append((name, text, str(caught.value)))
     assert answers == [(name, text, failed(name, reason)) for name, text, reason in START_ERRORS_OF_REDIS]
+
+
+def test_redis_refuses_the_same_names_of_files(real_redis: redis.Redis, tmp_path: Path) -> None:
+    """Asked at start, since CONFIG SET refuses both names whatever they are; `.` and `..` are refused only here."""
+    program = shutil.which("redis-server")
+    assert program is not None
+    for name in ("appendfilename", "appenddirname"):
+        assert real_redis.config_get(name) == Config.defaults().get([name.encode()])
+        for text in ("", "a/b", "a\\b"):
+            line = f"{name} '{text}'"
+            with pytest.raises(ConfigError) as caught:
+                load_text(tmp_path, line)
+            (tmp_path / "redis.conf").write_text(f"port 0\n{line}\n")
+            ended = subprocess.run([program, tmp_path / "redis.conf"], capture_output=True, text=True, timeout=60)
+            said = (ended.stdout + ended.stderr).splitlines()
+            assert said[-1] == caught.value.message.splitlines()[-1], line
 
 
 def test_redis_without_snapshots_shows_the_same(real_redis: redis.Redis) -> None:

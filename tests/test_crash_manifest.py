@@ -45,7 +45,7 @@ def folder(*others: str, without: str = "") -> FaultyFiles:
 
 
 def look(files: Files, prefix: str = PREFIX) -> Survey:
-    return survey(files, DIR, prefix)
+    return survey(files, DIR, FOLDER, prefix)
 
 
 def refused(files: FaultyFiles, match: str, prefix: str = PREFIX) -> None:
@@ -268,6 +268,17 @@ def test_format_1():
     refused(files, "manifest is missing")
 
 
+def test_a_folder_with_the_name_of_the_file_of_format_1():
+    """appenddirname and appendfilename may be the same word; the folder is not set aside for the old file."""
+    files = FaultyFiles()
+    place = f"{DIR}/{PREFIX}"
+    files.makedirs(place)
+    assert survey(files, DIR, place, PREFIX) == Survey("fresh", Manifest(PREFIX))
+    files.put(f"{place}/{PREFIX}.manifest", Manifest(PREFIX, None, (1,)).format())
+    files.put(f"{place}/{PREFIX}.1.incr.aof", b"")
+    assert survey(files, DIR, place, PREFIX) == Survey("parts", Manifest(PREFIX, None, (1,)))
+
+
 def test_a_prefix_that_looks_like_a_temp_file():
     """appendfilename temp-x: its files are no leftovers."""
     files = FaultyFiles()
@@ -310,7 +321,7 @@ def test_a_survey_of_real_files(tmp_path):
     writer.sync()
     writer.close()
     (place / "temp-1.rcl").write_bytes(b"half a base")
-    found = survey(files, str(place.parent), PREFIX)
+    found = survey(files, str(place.parent), str(place), PREFIX)
     assert found == Survey("parts", Manifest(PREFIX, None, (1,)), None, [str(place / "temp-1.rcl")])
     files.remove(found.leftovers[0])
     files.sync_dir(str(place))

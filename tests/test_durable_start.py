@@ -201,3 +201,44 @@ def test_damage_in_format_1_is_refused(tmp_path: Path) -> None:
     before = contents(tmp_path)
     assert f"{PREFIX} is damaged at offset 33" in refused(tmp_path)
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["a log", PREFIX])
+def test_a_folder_of_another_name(tmp_path: Path, name: str) -> None:
+    """appenddirname: all of the log is there, also after a rewrite, and what the next start reads."""
+    words = ("--appenddirname", name)
+    with Process(tmp_path, *words) as server:
+        wire = server.wire()
+        assert wire("CONFIG", "GET", "appenddirname") == [b"appenddirname", name.encode()]
+        assert wire("MEM.CREATE", "k", "MODE", "SEARCH") == "OK"
+        assert wire("MEM.ADD", "k", "TEXT", "one") == b"1"
+        assert wire("SAVE") == "OK"
+        assert wire("MEM.ADD", "k", "TEXT", "two") == b"2"
+        assert f"{tmp_path}/{name}/lock is held by another process" in refused(tmp_path, *words)
+        server.kill()
+    names = {f"{name}/{PREFIX}.{part}" for part in ("manifest", "1.base.rcl", "2.incr.aof")}
+    assert set(contents(tmp_path)) == names
+    assert card(tmp_path, *words) == 2
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_both_names_of_the_log(tmp_path: Path) -> None:
+    """appenddirname and appendfilename, the one's folder with the other's files."""
+    words = ("--appenddirname", "log", "--appendfilename", "memory")
+    with Process(tmp_path, *words) as server:
+        assert server.wire()("MEM.CREATE", "k", "MODE", "SEARCH") == "OK"
+        assert server.terminate() == 0
+    assert set(contents(tmp_path)) == {"log/memory.manifest", "log/memory.1.incr.aof"}
+
+
+def test_another_appenddirname_begins_anew_and_says_so(folder: Path) -> None:
+    """As another `dir` does; the log that is not loaded is named once, and stays as it is."""
+    before = contents(folder)
+    said = f"Beginning with nothing, though {folder}/appendonlydir holds a log. (Was appenddirname another one?)"
+    for known in (False, True):
+        with Process(folder, "--appenddirname", "new") as server:
+            assert server.wire()("DBSIZE") == 0
+            assert any(line.endswith(said) for line in server.log) is not known
+            assert server.terminate() == 0
+    assert {name: data for name, data in contents(folder).items() if not name.startswith("new/")} == before
+    assert card(folder) == 3

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from recalld.index import columns, filters, ranking
+from recalld.index import codes, columns, filters, ranking
 from recalld.index.analyzer import Vocabulary
 from recalld.index.filters import OPERATORS, clause, tag_clauses
-from recalld.index.memory import NEVER, Memory, run
-from recalld.index.query import Query
+from recalld.index.memory import NEVER, Memory, run, run_together
+from recalld.index.query import Query, Result
 from recalld.index.settings import Settings
 from recalld.index.vectors import normalised
 
@@ -71,6 +71,7 @@ def queries(seed: int, metric: str) -> list[Query]:
             weights=[None, (1.0, 1.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0), (0.2, 0.3, 0.4, 0.1)][number % 4],
             half_life=int(rng.integers(1, 100)),
             explain=number % 7 == 0,
+            counts=number % 8 != 2,
         )
         if query.kind == "keyword":
             query.vector = None
@@ -91,11 +92,19 @@ def queries(seed: int, metric: str) -> list[Query]:
 
 
 def answers(memory: Memory, asked: list[Query]) -> list[object]:
+    return shown(memory, asked, [run(memory.plan(query, 45_000)) for query in asked])
+
+
+def answers_together(memory: Memory, asked: list[Query]) -> list[object]:
+    return shown(memory, asked, run_together([memory.plan(query, 45_000) for query in asked]))
+
+
+def shown(memory: Memory, asked: list[Query], results: list[Result]) -> list[object]:
     found = []
-    for query in asked:
-        result = run(memory.plan(query, 45_000))
+    for query, result in zip(asked, results, strict=True):
         hits = [(memory.table.ids[h.slot], h.score, h.keyword, h.vector, h.recency, h.explain) for h in result.hits]
-        found.append((hits, result.matched, result.filtered, result.below))
+        counts = (result.matched, result.filtered, result.below) if query.counts else None
+        found.append((hits, counts))
     return found
 
 
@@ -111,6 +120,14 @@ def test_large_and_small_paths_agree_to_the_bit(monkeypatch, metric):
     assert answers(large, queries(2, metric)) == expected
     monkeypatch.setattr(ranking, "_GATHER_BELOW", 10**9)
     assert answers(large, queries(2, metric)) == expected
+    monkeypatch.setattr(ranking, "_CLOSE_MIN", 0)
+    monkeypatch.setattr(ranking, "PRUNE_MIN", 0)
+    monkeypatch.setattr(codes, "CODES_MIN", 256)
+    assert answers(large, queries(2, metric)) == expected
+    assert large.table.vectors.codes.n > 0
+    assert answers_together(large, queries(2, metric)) == expected
+    monkeypatch.setattr(codes, "numkong", None)
+    assert answers_together(large, queries(2, metric)) == expected
     monkeypatch.setattr(columns, "POSTINGS_MIN", 10**9)
     monkeypatch.setattr(filters, "COLUMNS_MIN", 10**9)
     small = Memory(settings, Vocabulary(), 0)

@@ -1,13 +1,19 @@
-"""Vectors: bounds that hold for certain, scores that do not depend on company, a sum that leaves no trace."""
+"""Vectors: intervals that hold for certain, scores that do not depend on company, a sum that leaves no trace."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recalld.index import vectors
-from recalld.index.vectors import BLOCK, VectorTable, bounds, normalised, pairwise, similarities
+from recalld.index import codes
+from recalld.index.blocks import BLOCK, gather
+from recalld.index.scan import close_intervals, intervals, scan
+from recalld.index.settings import Settings
+from recalld.index.vectors import VectorTable, normalised, pairwise, similarities
 
 METRICS = ["COSINE", "L2", "IP"]
 
@@ -30,33 +36,107 @@ def random_rows(rng: np.random.Generator, count: int, dim: int, metric: str) -> 
     return rows.astype(np.float32)
 
 
+def view_of(made: VectorTable) -> Any:
+    """What a scan reads of a view."""
+    return SimpleNamespace(
+        blocks=made.blocks,
+        codes=made.codes,
+        norms=made.norms,
+        settings=Settings(mode="VECTOR", dim=made.dim, metric=made.metric),
+        vector_n=made.n,
+    )
+
+
+def queries_for(rng: np.random.Generator, rows: np.ndarray, metric: str) -> list[np.ndarray]:
+    """Random ones of very different lengths, a stored row, and one that its code tells exactly."""
+    dim = rows.shape[1]
+    made = [rng.standard_normal(dim) * scale for scale in (1e-20, 1.0, 1e20)] + [rows[3].astype(np.float64)]
+    made.append(np.eye(1, dim)[0])
+    return [normalised(query) for query in made] if metric == "COSINE" else made
+
+
+@pytest.fixture(params=["codes", "float32"])
+def kernel(request, monkeypatch):
+    """Scans by codes however few the rows, and scans as where there is no wheel."""
+    monkeypatch.setattr(codes, "CODES_MIN", 256)
+    if request.param == "float32":
+        monkeypatch.setattr(codes, "numkong", None)
+    elif codes.numkong is None:
+        pytest.skip("numkong has no wheel for this platform")
+    return request.param
+
+
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("dim", [1, 2, 3, 17, 384, 4096])
-def test_bounds_hold_the_exact_similarity(metric, dim):
-    """Every row's exact similarity lies in its interval, whatever the lengths."""
+def test_intervals_hold_the_exact_similarity(kernel, metric, dim):
+    """Every row's exact similarity lies in its interval, whatever the lengths, one query or several at once."""
     rng = np.random.default_rng(dim)
-    rows = random_rows(rng, 200, dim, metric)
+    rows = random_rows(rng, 700, dim, metric)
+    if metric != "COSINE":
+        rows[5] = 0
+        rows[6] *= np.float32(1e-42 / np.abs(rows[6]).max())  # subnormal
     made = table(rows, metric)
-    for scale in (1e-20, 1.0, 1e20):
-        query = rng.standard_normal(dim) * scale
-        if metric == "COSINE":
-            query = normalised(query)
-        exact = similarities(made.blocks, np.arange(200), query, metric)
-        for chosen in (None, np.arange(0, 200, 3)):
-            low, high = bounds(made.blocks, 200, made.norms, query, metric, chosen)
-            wanted = exact if chosen is None else exact[chosen]
-            assert (low <= wanted).all()
-            assert (wanted <= high).all()
+    view = view_of(made)
+    asked = queries_for(rng, rows, metric)
+    scans = scan(view, asked)
+    assert made.codes.n == (512 if kernel == "codes" else 0)
+    for query, found in zip(asked, scans, strict=True):
+        exact = similarities(made.blocks, np.arange(700), query, metric)
+        few = np.arange(0, 700, 3)
+        for chosen, (low, high) in (
+            (slice(None), intervals(view, query, found)),
+            (slice(None), intervals(view, query, scan(view, [query])[0])),
+            (few, close_intervals(view, query, few)),
+        ):
+            assert (low <= exact[chosen]).all()
+            assert (exact[chosen] <= high).all()
 
 
-def test_bounds_hold_where_float32_overflows():
+@pytest.mark.parametrize("metric", METRICS)
+def test_intervals_are_narrow(kernel, metric):
+    """About 0.02 for codes of unit vectors, hundred times less for float32: what the search for candidates lives by."""
+    rng = np.random.default_rng(5)
+    rows = random_rows(rng, 512, 384, "COSINE")
+    made = table(rows, metric)
+    view = view_of(made)
+    query = normalised(rng.standard_normal(384))
+    low, high = intervals(view, query, scan(view, [query])[0])
+    assert (high - low).max() < (0.06 if kernel == "codes" else 2e-4)
+    close_low, close_high = close_intervals(view, query, np.arange(512))
+    assert (close_high - close_low).max() < 2e-4
+
+
+@pytest.mark.skipif(codes.numkong is None, reason="numkong has no wheel for this platform")
+def test_codes_grow_in_steps_and_follow_a_compaction():
+    """However the rows come, whatever is taken over into a new table: the same codes, and intervals that hold."""
+    rng = np.random.default_rng(9)
+    rows = random_rows(rng, 3 * BLOCK + 100, 8, "COSINE")
+    query = normalised(rng.standard_normal(8))
+    made = VectorTable(8, "COSINE")
+    for start in range(0, len(rows), 1000):
+        for row in rows[start : start + 1000]:
+            made.append(row)
+        scan(view_of(made), [query])
+    assert made.codes.n == 3 * BLOCK
+    kept = np.flatnonzero(rng.random(len(rows)) < 0.7).astype(np.int32)
+    taken = made.taken(kept)
+    assert taken.codes.n == np.count_nonzero(kept < 3 * BLOCK)
+    for row in rows[:600]:
+        taken.append(row)
+    low, high = intervals(view_of(taken), query, scan(view_of(taken), [query])[0])
+    exact = similarities(taken.blocks, np.arange(taken.n), query, "COSINE")
+    assert ((low <= exact) & (exact <= high)).all()
+    assert taken.codes.n > taken.n - 512
+
+
+def test_intervals_hold_where_float32_overflows(kernel):
     """An inner product beyond float32 is looked at, not lost."""
-    rows = np.full((3, 4), 3e38, np.float32)
+    rows = np.full((300, 4), 3e38, np.float32)
     rows[1] = 1.0
     made = table(rows, "IP")
     query = np.full(4, 3e38)
-    exact = similarities(made.blocks, np.arange(3), query, "IP")
-    low, high = bounds(made.blocks, 3, made.norms, query, "IP", None)
+    exact = similarities(made.blocks, np.arange(300), query, "IP")
+    low, high = intervals(view_of(made), query, scan(view_of(made), [query])[0])
     assert np.isfinite(exact).all()
     assert ((low <= exact) & (exact <= high)).all()
 
@@ -116,11 +196,11 @@ def test_blocks_grow_without_moving_what_a_reader_counts_on():
     for slot in range(5, len(rows)):
         made.append(rows[slot])
     assert len(made.blocks) == 3
-    assert (vectors.gather(seen, np.arange(5)) == rows[:5]).all()
+    assert (gather(seen, np.arange(5)) == rows[:5]).all()
     chosen = np.array([0, BLOCK - 1, BLOCK, 2 * BLOCK, 2 * BLOCK + 9])
-    assert (vectors.gather(made.blocks, chosen) == rows[chosen]).all()
+    assert (gather(made.blocks, chosen) == rows[chosen]).all()
     taken = made.taken(chosen.astype(np.int32))
-    assert (vectors.gather(taken.blocks, np.arange(5)) == rows[chosen]).all()
+    assert (gather(taken.blocks, np.arange(5)) == rows[chosen]).all()
 
 
 def test_normalising_survives_any_magnitude():

@@ -1,0 +1,155 @@
+"""int8 codes of vectors: a scan reads a quarter of the bytes and still knows for certain where the true product lies.
+
+Per row: c = rint(x / s) with s = max|x| / 127, and err = |x - s c|. The query is coded likewise, q = t d + r. Then
+
+    x.q = s t (c.d)  +  (x - s c).q  +  (s c).r        |difference| <= err |q| + (|x| + err) |r|
+
+by Cauchy and Schwarz, and c.d is an integer that int32 holds exactly. The interval is about 0.02 wide for unit
+vectors; the tens of rows that it leaves are looked at in float32 and then in float64 (ranking.py).
+
+The scanning reader makes the codes (Columns does so too): a write never waits for them, and what is loaded from a
+base file needs none. Rows that have none yet are scanned in float32, and one scan codes at most SCAN_CODES rows.
+Only one reader at a time may scan a table (server/workers.py sees to it).
+
+The integer products are NumKong's; without it the scan is in float32 only and gives the same answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .blocks import BLOCK, Floats32
+from .parallel import split
+
+numkong: Any
+try:
+    import numkong
+except ImportError:  # no wheel for this platform
+    numkong = None
+
+Floats = npt.NDArray[np.float64]
+AnyFloats = npt.NDArray[np.floating[Any]]
+
+#: A table below so many rows fits the caches as float32, where codes gain nothing.
+CODES_MIN = 2048
+#: Rows coded by one scan at most, about 15 milliseconds of work.
+SCAN_CODES = 8 * BLOCK
+# The codes' own blocks: large enough for the kernel's huge pages, without which a scan takes half as long again.
+_SLAB = 4 * BLOCK
+# Rows are coded so many at a time: the temporaries stay in the cache, and the float32 tail stays short.
+_CHUNK = 256
+
+
+def available() -> bool:
+    """Whether integer products can be computed here."""
+    return numkong is not None
+
+
+class Codes:
+    """The codes of the first `n` rows of a table; `scales` and `errors` are per row, rounded up."""
+
+    __slots__ = ("_slabs", "dim", "errors", "n", "scales")
+
+    def __init__(self, dim: int, dtype: type[np.floating[Any]]) -> None:
+        self.dim = dim
+        self.n = 0
+        self._slabs: list[npt.NDArray[np.int8]] = []
+        # float32 for unit vectors; float64 where a vector may have any length.
+        self.scales: AnyFloats = np.empty(0, dtype)
+        self.errors: AnyFloats = np.empty(0, dtype)
+
+    def extend(self, blocks: list[Floats32], n: int) -> None:
+        """Code rows until `n` of them are, in whole chunks and SCAN_CODES at most."""
+        end = min(n, self.n + SCAN_CODES)
+        if end - self.n < _CHUNK:
+            return
+        if end > len(self.scales):
+            self.scales, self.errors = _grown(self.scales, end), _grown(self.errors, end)
+        while end - self.n >= _CHUNK:
+            start = self.n
+            # n is a multiple of _CHUNK until a compaction carries codes over; a chunk never crosses a block.
+            count = min(_CHUNK, BLOCK - start % BLOCK)
+            x = blocks[start // BLOCK][start % BLOCK :][:count].astype(self.scales.dtype, copy=False)
+            codes, scale, error = _coded(x)
+            self._slab_for(start + count)[start % _SLAB :][:count] = codes
+            self.scales[start : start + count] = scale
+            self.errors[start : start + count] = error
+            self.n = start + count
+
+    def _slab_for(self, n: int) -> npt.NDArray[np.int8]:
+        """The last slab, with room for `n` rows in all."""
+        held = _SLAB * (len(self._slabs) - 1) + len(self._slabs[-1]) if self._slabs else 0
+        if n > held:
+            if held and held < _SLAB:
+                grown = np.empty((min(_SLAB, 2 * held), self.dim), np.int8)
+                grown[:held] = self._slabs[0]
+                self._slabs[0] = grown
+            else:
+                self._slabs.append(np.empty((_SLAB if held else CODES_MIN, self.dim), np.int8))
+        return self._slabs[-1]
+
+    def taken(self, rows: npt.NDArray[np.integer]) -> Codes:
+        """The codes of these rows, ascending, as far as there are any: a new table's first rows."""
+        twin = Codes(self.dim, self.scales.dtype.type)
+        rows = rows[: int(np.searchsorted(rows, self.n))]
+        twin.n = len(rows)
+        twin.scales, twin.errors = self.scales[rows], self.errors[rows]
+        for start in range(0, len(rows), _SLAB):
+            part = rows[start : start + _SLAB]
+            slab = np.empty((max(CODES_MIN, len(part)) if len(rows) <= _SLAB else _SLAB, self.dim), np.int8)
+            of = part // _SLAB
+            for number in np.unique(of).tolist():
+                slab[: len(part)][of == number] = self._slabs[number][part[of == number] % _SLAB]
+            twin._slabs.append(slab)
+        return twin
+
+    def products(self, n: int, units: Floats, out: AnyFloats) -> Floats:
+        """Estimate the products of the first `n` coded rows with queries of length 1, (m, dim), into `out` (m, n).
+
+        Returns |r| of each query, (m,): a product is off by at most errors * (1 + |r|) + |x| * |r| and rounding.
+        """
+        codes, scales, _ = _coded(units)
+        rests: Floats = np.sqrt(((units - codes * scales[:, None]) ** 2).sum(axis=1)) * (1 + 1e-12)
+        packed = numkong.dots_pack(codes)
+        steps = scales.astype(self.scales.dtype)[:, None]
+
+        def multiply(first: int, last: int) -> None:
+            for start in range(first, last, BLOCK):
+                end = min(start + BLOCK, last)
+                rows = self._slabs[start // _SLAB][start % _SLAB :][: end - start]
+                dots = np.asarray(numkong.dots_packed(rows, packed))
+                part = out[:, start:end]
+                # int32 to floating and transposed in one step: twice as fast as a product of mixed types.
+                np.copyto(part, dots.T, casting="same_kind")
+                part *= self.scales[start:end]
+                part *= steps
+
+        split(n, BLOCK, multiply)
+        return rests
+
+    def nbytes(self) -> int:
+        return sum(slab.nbytes for slab in self._slabs) + self.scales.nbytes + self.errors.nbytes
+
+
+def _coded(x: AnyFloats) -> tuple[npt.NDArray[np.int8], AnyFloats, AnyFloats]:
+    """(codes, scales, errors) of rows (m, dim)."""
+    largest = np.abs(x).max(axis=1)
+    scales = largest / 127
+    # A row of zeros has scale 0. So have subnormal rows whose quotient would vanish.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scaled = np.where(scales[:, None] > 0, x / scales[:, None], 0)
+    codes = np.clip(np.rint(scaled), -127, 127).astype(np.int8)
+    rest = x - codes * scales[:, None]
+    # The factor covers the rounding of this line and of `rest`, which is at most half a unit in x's last place.
+    eps = float(np.finfo(x.dtype).eps)
+    errors = np.sqrt((rest * rest).sum(axis=1)) * (1 + x.shape[1] * eps) + largest * eps * np.sqrt(x.shape[1])
+    return codes, scales, errors
+
+
+def _grown(array: AnyFloats, size: int) -> AnyFloats:
+    new = np.empty(max(size, len(array) + (len(array) >> 1)), array.dtype)
+    new[: len(array)] = array
+    return new

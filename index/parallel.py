@@ -1,0 +1,39 @@
+"""Ranges of rows on several cores: for scans so long that memory, not arithmetic, is what one thread waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+# Less per thread is not worth waking it.
+_ROWS_MIN = 16 * 1024
+# Memory has no more to give beyond a few threads, and other queries want the cores too.
+_THREADS_MAX = 4
+
+_threads = 1
+_pool: ThreadPoolExecutor | None = None
+
+
+def use(cores: int) -> None:
+    """Let long scans use so many cores. At first it is one."""
+    global _threads, _pool
+    _threads = max(1, min(_THREADS_MAX, cores))
+    if _pool is not None:
+        _pool.shutdown(wait=False)
+    # Its threads begin when they are first needed.
+    _pool = ThreadPoolExecutor(_threads - 1, thread_name_prefix="scan-part") if _threads > 1 else None
+
+
+def split(rows: int, step: int, work: Callable[[int, int], None]) -> None:
+    """Call `work(start, end)` at once for ranges that cover `rows`, whose ends are multiples of `step` or `rows`."""
+    parts, pool = min(_threads, rows // _ROWS_MIN), _pool
+    if parts < 2 or pool is None:
+        work(0, rows)
+        return
+    each = -(-rows // (parts * step)) * step
+    others = [pool.submit(work, start, min(start + each, rows)) for start in range(each, rows, each)]
+    try:
+        work(0, each)
+    finally:
+        for other in others:
+            other.result()

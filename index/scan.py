@@ -1,0 +1,142 @@
+"""Scans: for every row an interval that certainly holds its similarity to a query.
+
+    coded rows      |estimate - x.q| <= errors * (1 + |r|) + |x| * |r|                 (codes.py; q of length 1)
+    float32 rows    |fl(x.q) - x.q|  <= gamma(dim) |x|, whatever the order of summing  (Higham, Accuracy and
+                                                                                      Stability, 3.1)
+
+Queries that wait for the same table are multiplied together: the memory's speed limits one query, and a pass for
+sixteen takes three times as long as for one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from . import codes as coding
+from .blocks import BLOCK, Floats32, gather
+from .vectors import UNIT, AnyFloats, Floats
+
+if TYPE_CHECKING:
+    from .view import View
+
+# From so many queries on, numpy's matrix product is faster than a product for each.
+_MATRIX_MIN = 5
+# Rounding of an estimate beside what Scan.rest says, as a share of |x|: the product's scaling, and lengths that are 1
+# only to float32.
+_ROUNDING = 1e-6
+
+
+class Scan(NamedTuple):
+    """One query's estimated products with the first rows of a table, (n,), the query taken to length 1."""
+
+    values: AnyFloats
+    rest: float  # |r|, what the query's code leaves
+    errors: AnyFloats | None  # of the rows' codes, (n,); None: all products are float32
+
+
+def scan(view: View, queries: list[Floats]) -> list[Scan]:
+    """Multiply each query (dim,) with the first `vector_n` rows of the view's table."""
+    n = view.vector_n
+    units = np.stack([_unit(query) for query in queries])
+    codes = view.codes
+    coded = 0
+    if n >= coding.CODES_MIN and coding.available():
+        codes.extend(view.blocks, n)
+        coded = min(codes.n, n)
+    values = np.empty((len(queries), n), np.float32 if view.settings.metric == "COSINE" or not coded else np.float64)
+    rests: Floats = np.zeros(len(queries))
+    if coded:
+        rests = codes.products(coded, units, values)
+    if coded < n:
+        _float_products(view.blocks, coded, n, units.astype(np.float32), values)
+    errors: AnyFloats | None = None
+    if coded:
+        # Rows beyond the codes have errors of 0: the share of `gamma` in `intervals` is theirs.
+        errors = codes.errors[:coded]
+        if coded < n:
+            errors = np.concatenate((errors, np.zeros(n - coded, errors.dtype)))
+    return [Scan(row, float(rest), errors) for row, rest in zip(values, rests.tolist(), strict=True)]
+
+
+def intervals(view: View, query: Floats, found: Scan) -> tuple[AnyFloats, AnyFloats]:
+    """(low, high), each (n,), of the similarities of the rows that were scanned."""
+    return _enclosed(found, query, view.norms if view.settings.metric != "COSINE" else None, view.settings.metric)
+
+
+def close_intervals(view: View, query: Floats, rows: npt.NDArray[np.integer]) -> tuple[AnyFloats, AnyFloats]:
+    """(low, high), each (m,), of these rows by float32: narrower than codes can tell, for few rows."""
+    unit = _unit(query).astype(np.float32)
+    values = np.empty(len(rows), np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(rows), BLOCK):
+            part = rows[start : start + BLOCK]
+            np.dot(gather(view.blocks, part), unit, out=values[start : start + len(part)])
+    metric = view.settings.metric
+    return _enclosed(Scan(values, 0.0, None), query, view.norms[rows] if metric != "COSINE" else None, metric)
+
+
+def _unit(query: Floats) -> Floats:
+    length = float(np.sqrt((query * query).sum()))
+    return query / length if length else query
+
+
+def _float_products(blocks: list[Floats32], start: int, n: int, units: Floats32, out: AnyFloats) -> None:
+    """out[:, start:n] = the products of those rows with each of `units` (m, dim)."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        while start < n:
+            number, at = divmod(start, BLOCK)
+            end = min(n, (number + 1) * BLOCK)
+            block = blocks[number][at : at + end - start]
+            if len(units) >= _MATRIX_MIN:
+                out[:, start:end] = np.matmul(units, block.T)
+            else:
+                for unit, row in zip(units, out, strict=True):
+                    row[start:end] = np.dot(block, unit)
+            start = end
+
+
+def _enclosed(
+    found: Scan, query: Floats, squares: Floats | None, metric: str
+) -> tuple[AnyFloats, AnyFloats]:
+    dim = len(query)
+    products = found.values
+    # dim + 4: the product's own rounding and the query's.
+    relative = found.rest + (dim + 4) * UNIT * 1.01 + (_ROUNDING if found.errors is not None else 2 * UNIT)
+    # Products below float32's range vanish; each loses less than 2**-149.
+    lost = dim * 2.0**-148
+    spread: Any = relative + lost
+    if squares is None:  # COSINE: every row has length 1
+        if found.errors is not None:
+            spread = found.errors * np.float32(1.0 + found.rest)
+            spread += np.float32(relative * (1.0 + 1e-6))
+        else:
+            spread = np.float32(spread * (1.0 + 1e-6))
+        return products - spread, products + spread
+    return _enclosed_far(found, query, squares[: len(products)], metric, relative, lost)
+
+
+def _enclosed_far(
+    found: Scan, query: Floats, squares: Floats, metric: str, relative: float, lost: float
+) -> tuple[Floats, Floats]:
+    """The same under L2 and IP, where lengths vary."""
+    products = found.values.astype(np.float64)
+    length = float(np.sqrt((query * query).sum()))
+    scale = length or 1.0
+    errors: Floats = relative * np.sqrt(squares) + lost
+    if found.errors is not None:
+        errors += found.errors * (1.0 + found.rest + _ROUNDING)
+    with np.errstate(invalid="ignore", over="ignore"):
+        low, high = (products - errors) * scale, (products + errors) * scale
+        # Rows whose product overflowed are looked at whatever the others are.
+        wild = ~np.isfinite(products)
+        if metric == "IP":
+            low[wild], high[wild] = -np.inf, np.inf
+            return low, high
+        slack = 1e-13 * (squares + length * length)
+        near = np.sqrt(np.maximum(squares + length * length - 2.0 * high - slack, 0.0))
+        far = np.sqrt(np.maximum(squares + length * length - 2.0 * low + slack, 0.0))
+        near[wild], far[wild] = 0.0, np.inf
+        return 1.0 / (1.0 + far) - 1e-15, 1.0 / (1.0 + near) + 1e-15
