@@ -12,6 +12,8 @@ T = TypeVar("T", bound=np.generic)
 
 #: Rows per block.
 BLOCK = 4096
+# So many rows are fetched one by one: less than what it costs to sort them by block.
+_SINGLY = 24
 
 
 def gather(blocks: list[npt.NDArray[T]], rows: npt.NDArray[np.integer]) -> npt.NDArray[T]:
@@ -19,10 +21,20 @@ def gather(blocks: list[npt.NDArray[T]], rows: npt.NDArray[np.integer]) -> npt.N
     if len(blocks) == 1:
         only: npt.NDArray[T] = blocks[0][rows]
         return only
+    if len(rows) <= _SINGLY:
+        few = [blocks[row // BLOCK][row % BLOCK] for row in rows.tolist()]
+        return np.stack(few) if few else np.empty((0, blocks[0].shape[1]), blocks[0].dtype)
+    if (rows[1:] < rows[:-1]).any():
+        order = np.argsort(rows)
+        shuffled = np.empty((len(rows), blocks[0].shape[1]), blocks[0].dtype)
+        shuffled[order] = gather(blocks, rows[order])
+        return shuffled
     out = np.empty((len(rows), blocks[0].shape[1]), blocks[0].dtype)
-    block_of = rows // BLOCK
+    first, last = int(rows[0]) // BLOCK, int(rows[-1]) // BLOCK
+    starts = np.searchsorted(rows, np.arange(first, last + 2) * BLOCK).tolist()
     within = rows % BLOCK
-    for number in np.unique(block_of).tolist():
-        here = block_of == number
-        out[here] = blocks[number][within[here]]
+    for number in range(first, last + 1):
+        start, end = starts[number - first], starts[number - first + 1]
+        if start < end:
+            np.take(blocks[number], within[start:end], axis=0, out=out[start:end], mode="clip")
     return out

@@ -26,7 +26,7 @@ def complete(ranking: Ranking, hits: list[Hit]) -> None:
         return
     places = np.array([_place(ranking, hit.slot) for hit in hits])
     sims = ranking.similarity(places)
-    ranks = rrf.exact_ranks(ranking, places, sims)
+    ranks = rrf.exact_ranks(ranking, places, sims, weighed=False)
     _, scaled = ranking.linear(places, sims, ranking.recency(places))
     for at, hit in enumerate(hits):
         hit.explain = _explanation(ranking, hit, at, scaled, ranks)

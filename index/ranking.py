@@ -29,7 +29,7 @@ from .errors import BadMemory
 from .keyword import PRUNE_MIN, TERMS_SINGLY, Keyword
 from .postings import PostingList
 from .query import Hit, Query, Result
-from .scan import Scan, close_intervals, intervals, scan
+from .scan import Scan, close_intervals, close_intervals_of_all, intervals, scan
 from .selection import floor_of_best
 from .settings import Weights
 from .vectors import centroid_similarity, similarities
@@ -46,6 +46,8 @@ _ROUNDING = 1e-12
 _ROUNDING32 = 1e-6
 # A filter that keeps fewer than one row in so many makes the scan gather its rows instead of reading all.
 _GATHER_BELOW = 16
+# Rows to be looked at closely are gathered while they are fewer than one in so many.
+_SCAN_ABOVE = 8
 # So many candidates are scored at once; of more, float32 first tells which can be on the page.
 _CLOSE_MIN = 32
 # Products of one scan at most, in numbers: how many queries share it is limited by that.
@@ -244,6 +246,12 @@ class Ranking:
         """(low, high) of the similarities at `places` by float32, nan where there is no vector."""
         assert self.vector is not None
         rows = self.vrow_s[places]
+        if len(rows) * _SCAN_ABOVE > self.view.vector_n:
+            low, high = close_intervals_of_all(self.view, self.vector)
+            low, high = low[rows], high[rows]
+            if self.has is not None:
+                low[rows < 0] = high[rows < 0] = np.nan
+            return low, high
         if self.has is None:
             return close_intervals(self.view, self.vector, rows)
         low = np.full(len(places), np.nan)
@@ -458,7 +466,7 @@ class Ranking:
             if fusion == "LINEAR":
                 part["score"], _ = self.linear(places, sims, part["recency"])
             else:
-                part["score"] = rrf.scores(self, rrf.exact_ranks(self, places, sims), len(places))
+                part["score"] = rrf.scores(self, rrf.exact_ranks(self, places, sims, weighed=True), len(places))
         return part
 
     def ordered(self, part: dict[str, Any], need: int) -> list[Hit]:

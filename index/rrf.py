@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 
-_HEAD_MIN = 128
+_HEAD_MIN = 512
 # More candidates than this beside four per wanted hit: longer heads cost less than their exact ranks.
 _CANDIDATES_MAX = 64
 # The rounding of a sum of four quotients, relative.
@@ -59,20 +59,24 @@ def scores(ranking: Ranking, ranks: dict[str, Floats], m: int) -> Floats:
     return score
 
 
-def exact_ranks(ranking: Ranking, places: Int64s, sims: Floats) -> dict[str, Floats]:
-    """The rank of the rows at `places` by each signal, 1 + how many rows are better; nan where a row lacks it.
+def exact_ranks(ranking: Ranking, places: Int64s, sims: Floats, *, weighed: bool) -> dict[str, Floats]:
+    """The rank of the rows at `places` by each signal, or by those that weigh something, 1 + how many rows are better;
+    nan where a row lacks the signal.
 
     `sims` are their exact similarities.
     """
+    wanted = {name for name, weight in zip(SIGNALS, ranking.weights, strict=True) if weight or not weighed}
     ranks: dict[str, Floats] = {}
-    if ranking.query.text is not None:
+    if "keyword" in wanted and ranking.query.text is not None:
         values = ranking.keyword_at(places)
         ranks["keyword"] = np.where(values > 0.0, _ranks(ranking.keyword_s, values), np.nan)
-    if ranking.vector is not None:
+    if "vector" in wanted and ranking.vector is not None:
         ranks["vector"] = np.where(np.isnan(sims), np.nan, _ranks(_similarities_around(ranking, places, sims), sims))
-    ranks["recency"] = _recency_ranks(ranking, places)
-    importance = ranking.view.importance
-    ranks["importance"] = _ranks(ranking.column(importance), ranking.column(importance, places))
+    if "recency" in wanted:
+        ranks["recency"] = _recency_ranks(ranking, places)
+    if "importance" in wanted:
+        importance = ranking.view.importance
+        ranks["importance"] = _ranks(ranking.column(importance), ranking.column(importance, places))
     return ranks
 
 
@@ -155,20 +159,17 @@ def bounds(ranking: Ranking, head: int) -> tuple[Floats, Floats]:
         found = _HEADS[name](ranking, head)
         if found is None:
             continue
-        rows, ranks, behind = found
-        part = weight / (k + ranks)
-        if behind:
-            others = weight / (k + behind)
-            high += others
-            high[rows] += part - others
-        else:
-            high[rows] += part
-        low[rows] += part
+        rows, best, worst, behind = found
+        others = weight / (k + behind) if behind else 0.0
+        high += others
+        high[rows] += weight / (k + best) - others
+        low[rows] += weight / (k + worst)
     return low * (1 - _ROUNDING), high * (1 + _ROUNDING) + _NOISE
 
 
-# A head: (rows, their exact ranks, the best rank that any other row can have, 0 where no other row has the signal).
-_Head = tuple[Int64s, Floats, int]
+# A head: (rows, the best and the worst rank that each can have, the best that any other row can have, 0 where no other
+# row has the signal).
+_Head = tuple[Int64s, Floats, Floats, int]
 
 
 def _keyword_head(ranking: Ranking, head: int) -> _Head | None:
@@ -177,24 +178,31 @@ def _keyword_head(ranking: Ranking, head: int) -> _Head | None:
         return None
     least = floor_of_best(values, head)
     rows = np.flatnonzero(values >= least if least > 0.0 else values > 0.0)
-    return rows, _ranks_within(values[rows]), len(rows) + 1 if least > 0.0 else 0
+    ranks = _ranks_within(values[rows])
+    return rows, ranks, ranks, len(rows) + 1 if least > 0.0 else 0
 
 
 def _vector_head(ranking: Ranking, head: int) -> _Head | None:
     if ranking.vector is None:
         return None
-    low = ranking.sim_low if ranking.has is None else np.where(ranking.has, ranking.sim_low, -np.inf)
+    low, high = ranking.sim_low, ranking.sim_high
+    if ranking.has is not None:
+        low = np.where(ranking.has, low, -np.inf)
     least = floor_of_best(low, head)
     every = least == -np.inf  # fewer rows have a vector
     with np.errstate(invalid="ignore"):
-        rows = np.flatnonzero(ranking.sim_high >= least)  # nan, a row without a vector, is not
-    sims = ranking.similarity(rows)
-    ranks = _ranks_within(sims)
-    if every:
-        return rows, ranks, 0
+        rows = np.flatnonzero(high >= least)  # nan, a row without a vector, is not
+    if ranking.coarse:
+        low, high = ranking.close(rows)
+        least = max(least, floor_of_best(low, head))
+    else:
+        low, high = low[rows], high[rows]
     # A row of the head below `least` may have better ones outside.
-    certain = sims >= least
-    return rows[certain], ranks[certain], head + 1
+    certain = np.flatnonzero(low >= least)
+    lows, highs = np.sort(low), np.sort(high)
+    best = 1.0 + (len(rows) - np.searchsorted(lows, high[certain], side="right"))
+    worst = 1.0 * (len(rows) - np.searchsorted(highs, low[certain], side="left"))
+    return rows[certain], best, np.maximum(worst, 1.0), 0 if every else head + 1
 
 
 def _recency_head(ranking: Ranking, head: int) -> _Head:
@@ -204,13 +212,15 @@ def _recency_head(ranking: Ranking, head: int) -> _Head:
     exact = _decayed(ranking, ranking.column(ranking.view.updated)[rows])
     # An exact value within the estimate's error of `least` may be that of a row outside too.
     certain = exact > least * (1 + _ESTIMATE) + _NOISE if least > 0.0 else np.ones(len(rows), np.bool_)
-    return rows[certain], _ranks_within(exact)[certain], int(np.count_nonzero(certain)) + 1
+    ranks = _ranks_within(exact)[certain]
+    return rows[certain], ranks, ranks, int(np.count_nonzero(certain)) + 1
 
 
 def _importance_head(ranking: Ranking, head: int) -> _Head:
     values = ranking.column(ranking.view.importance)
     rows = np.flatnonzero(values >= floor_of_best(values, head))
-    return rows, _ranks_within(values[rows]), len(rows) + 1
+    ranks = _ranks_within(values[rows])
+    return rows, ranks, ranks, len(rows) + 1
 
 
 def _ranks_within(values: Any) -> Floats:
