@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .analyzer import Document
+from .estimates import Estimates
 from .filters import Columns
 from .postings import Postings
 from .scan_order import ScanOrder
@@ -50,6 +51,7 @@ class Table:
 
     __slots__ = (
         "_columns",
+        "_estimates",
         "by_id",
         "fwd_halves",
         "fwd_terms",
@@ -91,6 +93,7 @@ class Table:
         self.posted = 0  # rows below are in the postings, those above in the forward index only
         self.vectors = VectorTable(settings.dim, settings.metric) if settings.has_vectors else None
         self._columns: Columns | None = None
+        self._estimates: Estimates | None = None
 
     @property
     def columns(self) -> Columns:
@@ -98,6 +101,13 @@ class Table:
         if self._columns is None:
             self._columns = Columns()
         return self._columns
+
+    @property
+    def estimates(self) -> Estimates:
+        """float32 copies of columns, for the readers; empty at first."""
+        if self._estimates is None:
+            self._estimates = Estimates()
+        return self._estimates
 
     # -- reading one row
 
@@ -176,10 +186,10 @@ class Table:
         self.n = slot + 1
         if self.postings is not None:
             if self.n - self.posted >= _UNPOSTED_MAX:
-                self._post()
+                self.post()
         elif self.n >= POSTINGS_MIN and len(self.fwd_terms):
             self.postings = Postings()
-            self._post()
+            self.post()
         return slot
 
     def kill(self, slot: int) -> None:
@@ -208,7 +218,7 @@ class Table:
     def term_count(self) -> int:
         """How many distinct terms the live records hold."""
         if self.postings is not None:
-            self._post()
+            self.post()
             return self.postings.live_terms
         end = int(self.narrow[TERMS_END, self.n - 1]) if self.n else 0
         terms = self.fwd_terms[:end]
@@ -224,9 +234,10 @@ class Table:
         self.postings = postings
         self.posted = self.n
 
-    def _post(self) -> None:
-        """Move the rows that are in the forward index only to the postings."""
-        assert self.postings is not None
+    def post(self) -> None:
+        """Move the rows that are in the forward index only to the postings, if there are any; on the loop."""
+        if self.postings is None:
+            return
         start, n = self.posted, self.n
         if start == n:
             return
@@ -270,9 +281,10 @@ class Table:
         twin.postings = None
         twin.posted = 0
         twin._columns = None
+        twin._estimates = None
         if twin.n >= POSTINGS_MIN and len(twin.fwd_terms):
             twin.postings = Postings()
-            twin._post()
+            twin.post()
         twin.vectors = None
         if self.vectors is not None:
             rows = twin.narrow[VROW]
@@ -343,6 +355,7 @@ class Table:
         """Bytes of the arrays and of the Python objects they refer to, estimated."""
         vectors = self.vectors.nbytes() if self.vectors is not None else 0
         postings = self.postings.nbytes() if self.postings is not None else 0
+        vectors += self._estimates.nbytes() if self._estimates is not None else 0
         arrays = self.wide.nbytes + self.narrow.nbytes + self.fwd_terms.nbytes + self.fwd_halves.nbytes
         # Per row: four references here, two in SCAN's order; per live row an entry of the dictionary.
         return vectors + postings + arrays + self.held_bytes + self.n * 48 + 100 * len(self.by_id)

@@ -67,7 +67,7 @@ class Keyword:
         return scores
 
     def scores_of(self, slots: Int64s) -> Floats:
-        """The same for some rows only, (m,): the same operations in the same order, so the same bits."""
+        """The same for some rows only, (m,), ascending: the same operations in the same order, so the same bits."""
         scores = np.zeros(len(slots))
         for term in self.terms:
             for data in term.lists:
@@ -81,34 +81,92 @@ class Keyword:
 
         `allowed` (n,) says which rows count; None: all do.
         """
-        terms = sorted(self.terms, key=lambda term: sum(map(len, term.lists)))
-        most = [self._most(term) for term in terms]
         sums = _scratch(self.view.n)
         found: list[Int64s] = []
         try:
-            for number, term in enumerate(terms):
-                rest = math.fsum(most[number:]) * (1 + _ROUNDING)
-                if number and self._settled(sums, found, allowed, need, rest):
-                    self._add_to_found(sums, found, allowed, need, terms[number:], most[number:])
-                    break
-                for data in term.lists:
-                    slots = data >> 16
-                    before = sums[slots]
-                    sums[slots] = before + self.parts(term, slots, data & 0xFFFF)
-                    new = slots[before == 0.0]
-                    found.append(new)
-            slots = np.concatenate(found) if found else np.zeros(0, np.int64)
-            values = sums[slots]
+            slots, values, left = self._read(sums, found, allowed, need, math.inf)
+            if left:
+                slots, values = self._with_rest(slots, values, need, left)
         finally:
             for part in found:
                 sums[part] = 0.0
-        if allowed is not None:
-            passing = allowed[slots]
-            slots, values = slots[passing], values[passing]
         if need < len(slots):
             slots = slots[values >= floor_of_best(values, need) * (1 - 2 * _ROUNDING)]
-        slots = np.sort(slots)
+        slots.sort()
         return slots, self.scores_of(slots)
+
+    def bounds(self, allowed: Bools | None, share: float) -> tuple[float, npt.NDArray[np.float32], float]:
+        """(the best BM25 of the allowed rows, at least the BM25 of each row in float32 (n,), how much more it can be):
+        words that add no more than `share` of the best in all are left out of the second."""
+        sums = _scratch(self.view.n)
+        found: list[Int64s] = []
+        lower = np.zeros(self.view.n, np.float32)
+        try:
+            slots, values, left = self._read(sums, found, allowed, 1, share)
+            lower[slots] = values
+            if left:
+                slots, values = self._with_rest(slots, values, 1, left)
+        finally:
+            for part in found:
+                sums[part] = 0.0
+        if not len(slots):
+            return 0.0, lower, 0.0
+        slots = slots[values >= values.max() * (1 - 2 * _ROUNDING)]
+        slots.sort()
+        rest = math.fsum(self._most(term) for term in left) * (1 + _ROUNDING)
+        return float(self.scores_of(slots).max()), lower, rest
+
+    def _read(
+        self, sums: Floats, found: list[Int64s], allowed: Bools | None, need: int, share: float
+    ) -> tuple[Int64s, Floats, list[TermHits]]:
+        """Add up the lists, the short ones first, until those left can bring no other row among the `need` best, nor
+        add more than `share` of what the last of these has: (the rows found that are allowed, their sums, the terms
+        left).
+
+        `found` takes what is to be put back to zero in `sums`.
+        """
+        terms = sorted(self.terms, key=lambda term: sum(map(len, term.lists)))
+        most = [self._most(term) for term in terms]
+        for number, term in enumerate(terms):
+            if found:
+                rest = math.fsum(most[number:]) * (1 + _ROUNDING)
+                slots, values = self._allowed(sums, found, allowed)
+                least = floor_of_best(values, need) * (1 - 2 * _ROUNDING)
+                if least > rest and rest <= share * least:
+                    return slots, values, terms[number:]
+            for data in term.lists:
+                slots = data >> 16
+                before = sums[slots]
+                sums[slots] = before + self.parts(term, slots, data & 0xFFFF)
+                found.append(slots if len(found) == 0 else slots[before == 0.0])
+        slots, values = self._allowed(sums, found, allowed)
+        return slots, values, []
+
+    @staticmethod
+    def _allowed(sums: Floats, found: list[Int64s], allowed: Bools | None) -> tuple[Int64s, Floats]:
+        if len(found) != 1:
+            found[:] = [np.concatenate(found) if found else np.zeros(0, np.int64)]
+        slots = found[0] if allowed is None else found[0][allowed[found[0]]]
+        return slots, sums[slots]
+
+    def _with_rest(
+        self, slots: Int64s, values: Floats, need: int, terms: list[TermHits]
+    ) -> tuple[Int64s, Floats]:
+        """Add the terms left to the rows found, dropping rows that cannot be among the `need` best any more."""
+        most = [self._most(term) for term in terms]
+        for number, term in enumerate(terms):
+            if need < len(slots):
+                least = floor_of_best(values, need) * (1 - 2 * _ROUNDING) - math.fsum(most[number:]) * (1 + _ROUNDING)
+                near = values >= least
+                slots, values = slots[near], values[near]
+            if number == 0:
+                order = slots.argsort()
+                slots, values = slots[order], values[order]
+            for data in term.lists:
+                held, halves = _search(data, slots)
+                if len(held):
+                    values[held] += self.parts(term, slots[held], halves)
+        return slots, values
 
     def _most(self, term: TermHits) -> float:
         """The most that a term can add to any row: the highest frequency in a record of one word."""
@@ -118,51 +176,23 @@ class Keyword:
         scale = bm25.idf(view.live, term.df) * term.weight
         return scale * (tf * (settings.k1 + 1.0)) / (tf + norm)
 
-    def _settled(self, sums: Floats, found: list[Int64s], allowed: Bools | None, need: int, rest: float) -> bool:
-        """Whether rows not found so far, with `rest` at most, are beyond the page."""
-        slots = np.concatenate(found)
-        found[:] = [slots]
-        if allowed is not None:
-            slots = slots[allowed[slots]]
-        return len(slots) >= need and floor_of_best(sums[slots], need) * (1 - 2 * _ROUNDING) > rest
-
-    def _add_to_found(
-        self,
-        sums: Floats,
-        found: list[Int64s],
-        allowed: Bools | None,
-        need: int,
-        terms: list[TermHits],
-        most: list[float],
-    ) -> None:
-        """Add the remaining terms to the rows found so far, dropping those that fall behind."""
-        slots = found[0] if allowed is None else found[0][allowed[found[0]]]
-        for number, term in enumerate(terms):
-            values = sums[slots]
-            if need < len(slots):
-                least = floor_of_best(values, need) * (1 - 2 * _ROUNDING) - math.fsum(most[number:]) * (1 + _ROUNDING)
-                slots = slots[values >= least]
-            slots = np.sort(slots)
-            for data in term.lists:
-                held, halves = _search(data, slots)
-                if len(held):
-                    rows = slots[held]
-                    sums[rows] += self.parts(term, rows, halves)
-
 
 def _search(data: Int64s, slots: Int64s) -> tuple[Int64s, npt.NDArray[np.integer]]:
     """Which of the ascending `slots` a list holds: (their places, their halves)."""
+    if not len(slots):
+        return slots, slots
     if len(slots) * _SEARCH_ABOVE > len(data):
         at = np.searchsorted(slots, data >> 16)
         within = at < len(slots)
         at, data = at[within], data[within]
         same = slots[at] == data >> 16
         return at[same], data[same] & 0xFFFF
-    at = np.searchsorted(data, slots << 16)
-    inside = np.flatnonzero(at < len(data))
-    there = data[at[inside]]
-    same = there >> 16 == slots[inside]
-    return inside[same], there[same] & 0xFFFF
+    at = data.searchsorted(slots << 16)
+    if at[-1] == len(data):  # the others are before it
+        at = at[: int(at.searchsorted(len(data)))]
+    there = data[at]
+    held = (there >> 16 == slots[: len(at)]).nonzero()[0]
+    return held, there[held] & 0xFFFF
 
 
 _threads = threading.local()

@@ -121,6 +121,9 @@ class Memory:
     def plan(self, query: Query, now: int) -> Plan:
         """Fix what `query` sees: the rows and statistics of this moment."""
         terms: list[tuple[QueryTerm, PostingList | None]] = []
+        if query.text is not None:
+            # Reading what is behind the lists would cost each query as much as this costs once.
+            self.table.post()
         postings = self.table.postings
         if query.text is not None and self._analyzer is not None:
             for term in self._analyzer.query(query.text, query.max_terms):

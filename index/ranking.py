@@ -44,6 +44,8 @@ Bools = npt.NDArray[np.bool_]
 # operations on values below 4 (LINEAR), with room to spare; the same in float32.
 _ROUNDING = 1e-12
 _ROUNDING32 = 1e-6
+# Words that can add no more than this share of the best BM25 are bounded at first: as much as codes leave open.
+_LEFT_OUT = 0.05
 # A filter that keeps fewer than one row in so many makes the scan gather its rows instead of reading all.
 _GATHER_BELOW = 16
 # Rows to be looked at closely are gathered while they are fewer than one in so many.
@@ -147,7 +149,8 @@ class Ranking:
         view, query = self.view, self.query
         alive = view.alive()
         self.best_keyword = 0.0
-        self.keyword_s: Floats | None = None
+        self.keyword_s: AnyFloats | None = None  # BM25, or in float32 at least, at most `keyword_rest` less
+        self.keyword_rest = 0.0
         self.slots: Int64s | None = None
         if self.words is not None and self._pages_only() and self.words.postings >= PRUNE_MIN:
             allowed = matching([*self._clauses(), *([] if alive is None else [alive])])
@@ -156,7 +159,10 @@ class Ranking:
             self.filtered = 0
             return
         matched: Bools | None = None
-        if self.words is not None:
+        if self.words is not None and self._bounds_do() and self.words.postings >= PRUNE_MIN:
+            # Every row matches by its vector; what its words add is worked out for the few that may be on the page.
+            self.best_keyword, self.keyword_s, self.keyword_rest = self.words.bounds(alive, _LEFT_OUT)
+        elif self.words is not None:
             scores = self.words.scores()
             if alive is not None:
                 scores *= alive
@@ -188,6 +194,18 @@ class Ranking:
         """Whether rows beyond the page need not even be counted."""
         query = self.query
         return query.kind == "keyword" and not query.counts and query.explain_id is None and query.diversity is None
+
+    def _bounds_do(self) -> bool:
+        """Whether the words of most rows need only be bounded."""
+        query = self.query
+        return (
+            query.kind == "fused"
+            and self.fusion == "LINEAR"
+            and self.vector is not None
+            and self.view.vector_n == self.view.n
+            and query.explain_id is None
+            and query.min_score is None
+        )
 
     def _clauses(self) -> list[Bools]:
         return [clause.mask(self.view) for clause in self.query.filters]
@@ -295,30 +313,57 @@ class Ranking:
         if not math.isfinite(total * _ROUNDING):
             # Weights whose sum is no double any more: nothing can be told from estimates.
             return np.full(m, -np.inf), np.full(m, np.inf)
+        if self.vector is not None and wv and self.view.settings.metric == "COSINE" and total < 1e9:
+            return self._cosine_linear_bounds(places, total)
         base = wr * self.recency_estimate(places) if wr else np.zeros(m)
         if wi:
             base += wi * self.column(self.view.importance, places)
-        if wk and self.best_keyword > 0.0 and self.keyword_s is not None:
-            keyword = self.keyword_s if places is None else self.keyword_s[places]
-            base += keyword * (wk / self.best_keyword)
-        if self.vector is None or not wv:
-            return base - _ROUNDING * total, base + _ROUNDING * total
-        sim_low, sim_high = (self.sim_low, self.sim_high) if places is None else self.close(places)
-        slack = _ROUNDING * total
-        if sim_low.dtype == np.float32:
-            # 1 - centroid amplifies what float32 leaves open.
-            slack = _ROUNDING32 * (total + wv / (1.0 - self.centroid))
-            if total < 1e9:
-                base = base.astype(np.float32)
-            else:
-                sim_low, sim_high = sim_low.astype(np.float64), sim_high.astype(np.float64)
-        low = self._scale_similarity(sim_low) * wv
-        low += base
-        low -= slack
-        high = self._scale_similarity(sim_high) * wv
-        high += base
-        high += slack
+        slack = _ROUNDING * (total + wv / (1.0 - self.centroid))
+        low, high = base - slack, base + slack
+        if wk and self.best_keyword > 0.0:
+            words, rest = self._words(places)
+            words = words * (wk / self.best_keyword)
+            low += words
+            high += words + rest * (wk / self.best_keyword)
+        if self.vector is not None and wv:
+            sim_low, sim_high = (self.sim_low, self.sim_high) if places is None else self.close(places)
+            # Weights may be beyond float32.
+            low += self._scale_similarity(sim_low.astype(np.float64)) * wv - slack
+            high += self._scale_similarity(sim_high.astype(np.float64)) * wv + slack
         return low, high
+
+    def _words(self, places: Int64s | None) -> tuple[AnyFloats, float]:
+        """(at least the BM25 of the rows, how much more it can be)."""
+        assert self.keyword_s is not None
+        if places is None:
+            return self.keyword_s, self.keyword_rest
+        return self.keyword_at(places), 0.0
+
+    def _cosine_linear_bounds(self, places: Int64s | None, total: float) -> tuple[AnyFloats, AnyFloats]:
+        """The same for the common case, in float32 and in as few passes as it takes."""
+        wk, wv, wr, wi = self.weights
+        per_similarity = wv / (1.0 - self.centroid)
+        slack = _ROUNDING32 * (total + per_similarity)
+        base: AnyFloats = self.column(self.view.recency_estimate(self.half_life_ms), places)
+        base *= np.float32(wr)
+        base += self.column(self.view.importance_estimate(), places) * np.float32(wi)
+        more = slack
+        if wk and self.best_keyword > 0.0:
+            words, rest = self._words(places)
+            base += words * np.float32(wk / self.best_keyword)
+            more += rest * (wk / self.best_keyword)
+        enclosed = (self.sim_low, self.sim_high) if places is None else self.close(places)
+        ends = []
+        for sims, shift in zip(enclosed, (-slack, more), strict=True):
+            end = sims.astype(np.float32) if sims.dtype != np.float32 else sims.copy()
+            end -= np.float32(self.centroid)
+            end *= np.float32(per_similarity)
+            # nan, a row without a vector, adds nothing.
+            np.fmax(end, np.float32(0.0), out=end)
+            end += base
+            end += np.float32(shift)
+            ends.append(end)
+        return ends[0], ends[1]
 
     # -- canonical scores of a few rows, given by their places
 
@@ -336,7 +381,15 @@ class Ranking:
         return out
 
     def keyword_at(self, places: Int64s) -> Floats:
-        return self.keyword_s[places] if self.keyword_s is not None else np.zeros(len(places))
+        """BM25 of the rows at `places`."""
+        if self.keyword_s is None or self.words is None:
+            return np.zeros(len(places))
+        if self.keyword_s.dtype == np.float64:
+            return self.keyword_s[places]
+        order = np.argsort(places)
+        scores = np.empty(len(places))
+        scores[order] = self.words.scores_of(self.slots_at(places[order]))
+        return scores
 
     def recency(self, places: Int64s) -> Floats:
         return self.decayed(self.view.updated[self.slots_at(places)].tolist())

@@ -14,8 +14,8 @@ _GROUPS_PER_BEST = 8
 
 
 def floor_of_best(values: npt.NDArray[np.floating[Any]], k: int) -> float:
-    """A number that at least `k` of the values reach: the k-th largest, or in a long array little less. -inf where there
-    are not so many.
+    """A number that at least `k` of the values reach: the k-th largest, or in a long array little less. -inf where
+    there are not so many.
 
     The largest of each of many groups are k different values at least, so their k-th largest will do; it costs one pass
     at the speed of memory, where a partition takes fifty times as long.

@@ -89,6 +89,14 @@ class View:
         """The table's encoded metadata; for one thread at a time (workers.py sees to it)."""
         return self._table.columns
 
+    def recency_estimate(self, half_life_ms: float) -> npt.NDArray[np.float32]:
+        """Each row's recency (estimates.py); for one thread at a time, as `columns`."""
+        return self._table.estimates.recency(self.updated, self.now, half_life_ms)
+
+    def importance_estimate(self) -> npt.NDArray[np.float32]:
+        """Each row's importance; likewise."""
+        return self._table.estimates.importance(self.importance)
+
     @property
     def codes(self) -> Codes:
         """The table's int8 codes; for one thread at a time, as `columns`."""
