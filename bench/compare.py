@@ -7,7 +7,8 @@ Prints, and writes as JSON and as a chart, medians over the rounds and their rat
 
     knn      exact top 10 by cosine, at 1 and 16 connections: MEM.VSEARCH beside a FLAT index
     keyword  top 10 by BM25 of records with any of 2 to 5 words: MEM.SEARCH beside FT.SEARCH a|b|c
-    hybrid   both, fused by RRF: MEM.QUERY beside a BM25 query and a KNN query sent together and fused in the client
+    hybrid   both: MEM.QUERY as it is by default (LINEAR, four signals), and with FUSION RRF, beside a BM25 query and a
+             KNN query sent together and fused by RRF in the client
     filter   knn among the 1 % and the 20 % of the records that have one value in a metadata field
     ingest   pipelined MEM.ADD, and MEM.MADD, beside pipelined HSET, the log synced every second on both sides
     memory   bytes per record: what the processes have grown by, and what they say about it themselves
@@ -19,8 +20,8 @@ to be reached (issue 4). At each size, before anything is timed, both must give 
 without a filter; where they do not, the run ends with an error.
 
 Fairness: records are equal byte by byte. RediSearch is tuned (redisearch.py says how); --redisearch-args gives its
-module other arguments. Both stem English, and no query has a stop word. MEM.QUERY weighs words and vectors only; the
-client of RediSearch fuses ten hits of each, the least that it could do, where MEM.QUERY ranks all records by both. The
+module other arguments. Both stem English, and no query has a stop word. The client of RediSearch fuses ten hits of each
+query, the least that it could do, where MEM.QUERY ranks all records by words, vector, recency and importance. The
 generator is one process, and its processor time per query stands beside the server's.
 """
 
@@ -173,8 +174,8 @@ class Recalld:
     def keyword(self, texts: Sequence[str]) -> Queries:
         return Queries([encode("MEM.SEARCH", KEY, text, "TOPK", 10, "NOTEXT", "WITHSCORES") for text in texts])
 
-    def hybrid(self, texts: Sequence[str], vectors: Sequence[bytes]) -> Queries:
-        tail = ("TOPK", 10, "NOTEXT", "FUSION", "RRF", "WEIGHTS", 1, 1, 0, 0)
+    def hybrid(self, texts: Sequence[str], vectors: Sequence[bytes], *options: str) -> Queries:
+        tail = ("TOPK", 10, "NOTEXT", *options)
         both = zip(texts, vectors, strict=True)
         return Queries([encode("MEM.QUERY", KEY, "TEXT", text, "VEC", vector, *tail) for text, vector in both])
 
@@ -214,7 +215,8 @@ class RediSearch:
     def keyword(self, texts: Sequence[str]) -> Queries:
         return Queries([encode(*keyword(text, "WITHSCORES")) for text in texts])
 
-    def hybrid(self, texts: Sequence[str], vectors: Sequence[bytes]) -> Queries:
+    def hybrid(self, texts: Sequence[str], vectors: Sequence[bytes], *options: str) -> Queries:
+        """The same whatever the options: they are recalld's."""
         both = zip(texts, vectors, strict=True)
         requests = [encode(*keyword(text)) + encode(*knn(vector, None, "NOCONTENT")) for text, vector in both]
         return Queries(requests, replies=2, finish=fuse)
@@ -304,6 +306,7 @@ def kinds(data: Data, names: Sequence[str]) -> dict[str, Make]:
         made["keyword"] = lambda side: side.keyword(texts)
     if "hybrid" in names:
         made["hybrid"] = lambda side: side.hybrid(texts, vectors)
+        made["hybrid RRF"] = lambda side: side.hybrid(texts, vectors, "FUSION", "RRF")
     if "filter" in names:
         made |= {name: lambda side, kept=kept: side.knn(vectors, kept) for name, kept in FILTERS.items()}  # type: ignore[misc]
     return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +27,22 @@ Bools = npt.NDArray[np.bool_]
 
 # Up to so many terms the forward index is compared with each; a longer query takes one pass for all.
 TERMS_SINGLY = 8
-# Below so many postings nothing is gained by leaving some out.
+#: With fewer rows an array of all their scores costs less than leaving some out.
 PRUNE_MIN = 4096
 # A list is searched for single rows where it is so many times longer than they are many.
 _SEARCH_ABOVE = 8
 # What the sums' rounding may be, relative.
 _ROUNDING = 1e-12
+
+
+class Bounds(NamedTuple):
+    """BM25 of the allowed rows: the best, exactly; at least `values` at `slots` (each once, in no order) and 0
+    elsewhere; at most `rest` more than that."""
+
+    best: float
+    slots: Int64s
+    values: Floats
+    rest: float
 
 
 class Keyword:
@@ -44,11 +54,6 @@ class Keyword:
         self.view = plan.view
         self.avgdl = self.view.total_len / self.view.live if self.view.live else 0.0
         self.terms = _terms(plan)
-
-    @property
-    def postings(self) -> int:
-        """How many postings the query's terms have."""
-        return sum(len(data) for term in self.terms for data in term.lists)
 
     def parts(self, term: TermHits, slots: Int64s, halves: npt.NDArray[np.integer]) -> Floats:
         """What `term` adds to these rows, which hold it so often (half units)."""
@@ -95,26 +100,23 @@ class Keyword:
         slots.sort()
         return slots, self.scores_of(slots)
 
-    def bounds(self, allowed: Bools | None, share: float) -> tuple[float, npt.NDArray[np.float32], float]:
-        """(the best BM25 of the allowed rows, at least the BM25 of each row in float32 (n,), how much more it can be):
-        words that add no more than `share` of the best in all are left out of the second."""
+    def bounds(self, allowed: Bools | None, share: float) -> Bounds:
+        """Without the long lists of words that add no more than `share` of the best BM25 in all."""
         sums = _scratch(self.view.n)
         found: list[Int64s] = []
-        lower = np.zeros(self.view.n, np.float32)
         try:
             slots, values, left = self._read(sums, found, allowed, 1, share)
-            lower[slots] = values
+            bounds = Bounds(0.0, slots, values, math.fsum(map(self._most, left)) * (1 + _ROUNDING))
             if left:
                 slots, values = self._with_rest(slots, values, 1, left)
         finally:
             for part in found:
                 sums[part] = 0.0
         if not len(slots):
-            return 0.0, lower, 0.0
+            return bounds
         slots = slots[values >= values.max() * (1 - 2 * _ROUNDING)]
         slots.sort()
-        rest = math.fsum(self._most(term) for term in left) * (1 + _ROUNDING)
-        return float(self.scores_of(slots).max()), lower, rest
+        return bounds._replace(best=float(self.scores_of(slots).max()))
 
     def _read(
         self, sums: Floats, found: list[Int64s], allowed: Bools | None, need: int, share: float

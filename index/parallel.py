@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 # Less per thread is not worth waking it.
 _ROWS_MIN = 16 * 1024
+# Passes over so many rows take longer than the interpreter between them, which one thread has at a time.
+_EACH_ROWS_MIN = 32 * 1024
 # Memory has no more to give beyond a few threads, and other queries want the cores too.
 _THREADS_MAX = 4
 
@@ -34,6 +36,27 @@ def split(rows: int, step: int, work: Callable[[int, int], None]) -> None:
     others = [pool.submit(work, start, min(start + each, rows)) for start in range(each, rows, each)]
     try:
         work(0, each)
+    finally:
+        for other in others:
+            other.result()
+
+
+def each(count: int, work: Callable[[int], None], *, rows: int) -> None:
+    """Call `work(0)` to `work(count - 1)`, each of which makes some passes over `rows` rows; in any order, at once."""
+    parts, pool = min(_threads, count), _pool
+    if parts < 2 or pool is None or rows < _EACH_ROWS_MIN:
+        for number in range(count):
+            work(number)
+        return
+    waiting = iter(range(count))  # next() of it is one step of the interpreter: no two threads get the same
+
+    def some() -> None:
+        for number in waiting:
+            work(number)
+
+    others = [pool.submit(some) for _ in range(parts - 1)]
+    try:
+        some()
     finally:
         for other in others:
             other.result()

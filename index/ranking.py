@@ -26,10 +26,11 @@ import numpy.typing as npt
 from . import diversity, explanation, rrf
 from .analyzer import QueryTerm
 from .errors import BadMemory
-from .keyword import PRUNE_MIN, TERMS_SINGLY, Keyword
+from .keyword import PRUNE_MIN, TERMS_SINGLY, Bounds, Keyword
+from .parallel import each
 from .postings import PostingList
 from .query import Hit, Query, Result
-from .scan import Scan, close_intervals, close_intervals_of_all, intervals, scan
+from .scan import Scan, close_intervals, close_intervals_of_all, intervals, reach, scan
 from .selection import floor_of_best
 from .settings import Weights
 from .vectors import centroid_similarity, similarities
@@ -111,12 +112,16 @@ def run_together(plans: Sequence[Plan]) -> list[Result | Exception]:
         # Later views of a table have the rows of earlier ones before their own.
         widest = max((ranking.view for _, ranking in group), key=lambda view: view.vector_n)
         found = scan(widest, [ranking.vector for _, ranking in group if ranking.vector is not None])
-        for (number, ranking), products in zip(group, found, strict=True):
+
+        def answer(at: int, group: Any = group, found: Any = found) -> None:
+            number, ranking = group[at]
             try:
-                ranking.take_scan(products)
+                ranking.take_scan(found[at])
                 answers[number] = ranking.result()
             except Exception as error:
                 answers[number] = error
+
+        each(len(group), answer, rows=widest.vector_n)
     return answers
 
 
@@ -136,8 +141,8 @@ class Ranking:
         self.centroid = 0.0
         if self.vector is not None and settings.metric == "COSINE":
             self.centroid = centroid_similarity(view.vector_sum, view.vector_live, self.vector)
-        self.sim_low: AnyFloats = np.zeros(0)
-        self.sim_high: AnyFloats = np.zeros(0)
+        self._enclosed: tuple[AnyFloats, AnyFloats] | None = None
+        self.found: Scan | None = None
         self.coarse = False  # whether the similarities' intervals are those of codes
         self._match()
         self._vectors()
@@ -149,19 +154,20 @@ class Ranking:
         view, query = self.view, self.query
         alive = view.alive()
         self.best_keyword = 0.0
-        self.keyword_s: AnyFloats | None = None  # BM25, or in float32 at least, at most `keyword_rest` less
-        self.keyword_rest = 0.0
+        self.keyword_s: Floats | None = None
+        self.bounds: Bounds | None = None  # instead of keyword_s
         self.slots: Int64s | None = None
-        if self.words is not None and self._pages_only() and self.words.postings >= PRUNE_MIN:
+        if self.words is not None and self._pages_only() and view.n >= PRUNE_MIN:
             allowed = matching([*self._clauses(), *([] if alive is None else [alive])])
             self.slots, self.keyword_s = self.words.best_rows(query.offset + query.top_k, allowed)
             self.m = self.matched = len(self.slots)
             self.filtered = 0
             return
         matched: Bools | None = None
-        if self.words is not None and self._bounds_do() and self.words.postings >= PRUNE_MIN:
+        if self.words is not None and self._bounds_do() and view.n >= PRUNE_MIN:
             # Every row matches by its vector; what its words add is worked out for the few that may be on the page.
-            self.best_keyword, self.keyword_s, self.keyword_rest = self.words.bounds(alive, _LEFT_OUT)
+            self.bounds = self.words.bounds(alive, _LEFT_OUT)
+            self.best_keyword = self.bounds.best
         elif self.words is not None:
             scores = self.words.scores()
             if alive is not None:
@@ -193,7 +199,13 @@ class Ranking:
     def _pages_only(self) -> bool:
         """Whether rows beyond the page need not even be counted."""
         query = self.query
-        return query.kind == "keyword" and not query.counts and query.explain_id is None and query.diversity is None
+        return (
+            query.kind == "keyword"
+            and not query.counts
+            and not query.explain
+            and query.explain_id is None
+            and query.diversity is None
+        )
 
     def _bounds_do(self) -> bool:
         """Whether the words of most rows need only be bounded."""
@@ -203,6 +215,7 @@ class Ranking:
             and self.fusion == "LINEAR"
             and self.vector is not None
             and self.view.vector_n == self.view.n
+            and not query.explain  # which wants ranks
             and query.explain_id is None
             and query.min_score is None
         )
@@ -238,27 +251,34 @@ class Ranking:
             )
         self.scans = bool(len(rows)) and len(rows) * _GATHER_BELOW >= view.vector_n
         if not self.scans:
-            close = close_intervals(view, self.vector, rows) if len(rows) else (np.zeros(0), np.zeros(0))
-            self._set_intervals(*close)
+            low, high = close_intervals(view, self.vector, rows) if len(rows) else (np.zeros(0), np.zeros(0))
+            self._enclosed = self._spaced(low), self._spaced(high)
 
     def take_scan(self, found: Scan) -> None:
         """Go on with these products of all vectors."""
-        assert self.vector is not None
-        view, n = self.view, self.view.vector_n
-        found = Scan(found.values[:n], found.rest, None if found.errors is None else found.errors[:n])
+        n = self.view.vector_n
+        self.found = Scan(found.values[:n], found.rest, None if found.errors is None else found.errors[:n])
         self.coarse = found.errors is not None
-        low, high = intervals(view, self.vector, found)
-        if self.slots is not None or self.has is not None:
-            rows = self.vrow_s if self.has is None else self.vrow_s[self.has]
-            low, high = low[rows], high[rows]
-        self._set_intervals(low, high)
 
-    def _set_intervals(self, low: AnyFloats, high: AnyFloats) -> None:
-        if self.has is not None and len(low) != self.m:
-            self.sim_low, self.sim_high = np.full(self.m, np.nan, low.dtype), np.full(self.m, np.nan, low.dtype)
-            self.sim_low[self.has], self.sim_high[self.has] = low, high
-        else:
-            self.sim_low, self.sim_high = low, high
+    @property
+    def enclosed(self) -> tuple[AnyFloats, AnyFloats]:
+        """(low, high) of the similarities of all matching rows, nan where there is no vector."""
+        if self._enclosed is None:
+            assert self.vector is not None and self.found is not None
+            low, high = intervals(self.view, self.vector, self.found)
+            if self.slots is not None or self.has is not None:
+                rows = self.vrow_s if self.has is None else self.vrow_s[self.has]
+                low, high = low[rows], high[rows]
+            self._enclosed = self._spaced(low), self._spaced(high)
+        return self._enclosed
+
+    def _spaced(self, values: AnyFloats) -> AnyFloats:
+        """Values of the rows that have a vector, among nan for those that have none."""
+        if self.has is None or len(values) == self.m:
+            return values
+        spaced = np.full(self.m, np.nan, values.dtype)
+        spaced[self.has] = values
+        return spaced
 
     def close(self, places: Int64s) -> tuple[AnyFloats, AnyFloats]:
         """(low, high) of the similarities at `places` by float32, nan where there is no vector."""
@@ -326,33 +346,43 @@ class Ranking:
             low += words
             high += words + rest * (wk / self.best_keyword)
         if self.vector is not None and wv:
-            sim_low, sim_high = (self.sim_low, self.sim_high) if places is None else self.close(places)
+            sim_low, sim_high = self.enclosed if places is None else self.close(places)
             # Weights may be beyond float32.
             low += self._scale_similarity(sim_low.astype(np.float64)) * wv - slack
             high += self._scale_similarity(sim_high.astype(np.float64)) * wv + slack
         return low, high
 
-    def _words(self, places: Int64s | None) -> tuple[AnyFloats, float]:
+    def _words(self, places: Int64s | None) -> tuple[Floats, float]:
         """(at least the BM25 of the rows, how much more it can be)."""
+        if places is not None:
+            return self.keyword_at(places), 0.0
+        if self.bounds is not None:
+            lower = np.zeros(self.view.n)
+            lower[self.bounds.slots] = self.bounds.values
+            return self.column(lower), self.bounds.rest
         assert self.keyword_s is not None
-        if places is None:
-            return self.keyword_s, self.keyword_rest
-        return self.keyword_at(places), 0.0
+        return self.keyword_s, 0.0
 
     def _cosine_linear_bounds(self, places: Int64s | None, total: float) -> tuple[AnyFloats, AnyFloats]:
         """The same for the common case, in float32 and in as few passes as it takes."""
         wk, wv, wr, wi = self.weights
         per_similarity = wv / (1.0 - self.centroid)
         slack = _ROUNDING32 * (total + per_similarity)
-        base: AnyFloats = self.column(self.view.recency_estimate(self.half_life_ms), places)
-        base *= np.float32(wr)
-        base += self.column(self.view.importance_estimate(), places) * np.float32(wi)
+        base: AnyFloats
+        if places is None:
+            base = self.column(self.view.recency_estimate(self.half_life_ms))
+            base *= np.float32(wr)
+            base += self.column(self.view.importance_estimate()) * np.float32(wi)
+        else:
+            base = self.recency_estimate(places) * wr
+            base += self.column(self.view.importance, places) * wi
+            base = base.astype(np.float32)
         more = slack
         if wk and self.best_keyword > 0.0:
             words, rest = self._words(places)
             base += words * np.float32(wk / self.best_keyword)
             more += rest * (wk / self.best_keyword)
-        enclosed = (self.sim_low, self.sim_high) if places is None else self.close(places)
+        enclosed = self.enclosed if places is None else self.close(places)
         ends = []
         for sims, shift in zip(enclosed, (-slack, more), strict=True):
             end = sims.astype(np.float32) if sims.dtype != np.float32 else sims.copy()
@@ -382,10 +412,10 @@ class Ranking:
 
     def keyword_at(self, places: Int64s) -> Floats:
         """BM25 of the rows at `places`."""
-        if self.keyword_s is None or self.words is None:
-            return np.zeros(len(places))
-        if self.keyword_s.dtype == np.float64:
+        if self.keyword_s is not None:
             return self.keyword_s[places]
+        if self.words is None:
+            return np.zeros(len(places))
         order = np.argsort(places)
         scores = np.empty(len(places))
         scores[order] = self.words.scores_of(self.slots_at(places[order]))
@@ -441,7 +471,7 @@ class Ranking:
                 keyword = keyword[places]
             return keyword, keyword
         if kind == "vector":
-            return (self.sim_low, self.sim_high) if places is None else self.close(places)
+            return self.enclosed if places is None else self.close(places)
         return self.linear_bounds(places)
 
     def _thresholds(self) -> tuple[Bools | None, int]:
@@ -452,7 +482,7 @@ class Ranking:
             if self.vector is None:
                 keep = np.zeros(self.m, np.bool_)
             else:
-                keep = self._at_least(query.min_sim, (self.sim_low, self.sim_high), self.close, self.similarity)
+                keep = self._at_least(query.min_sim, self.enclosed, self.close, self.similarity)
         if query.min_score is None:
             return keep, 0
         bounds, close = self.final_bounds(), self.final_bounds
@@ -495,15 +525,49 @@ class Ranking:
         """The places that may be among the best `need`, by ever closer intervals."""
         if need >= (self.m if places is None else len(places)):
             return np.arange(self.m) if places is None else places
-        low, high = self.final_bounds()
-        if places is not None:
-            low, high = low[places], high[places]
-        left = np.flatnonzero(high >= floor_of_best(low, need))
+        left = self._quick_candidates(need) if places is None else None
+        if left is None:
+            low, high = self.final_bounds()
+            if places is not None:
+                low, high = low[places], high[places]
+            left = np.flatnonzero(high >= floor_of_best(low, need))
         places = left if places is None else places[left]
         if self.coarse and len(places) > max(_CLOSE_MIN, need):
             low, high = self.final_bounds(places)
             places = places[high >= floor_of_best(low, need)]
         return places
+
+    def _quick_candidates(self, need: int) -> Int64s | None:
+        """The same at first sight, by as few passes over the rows as it takes; None where this is not the common case:
+        every row matches, COSINE, by vector or LINEAR."""
+        view, found, kind = self.view, self.found, self.query.kind
+        if found is None or self.slots is not None or self.has is not None or view.settings.metric != "COSINE":
+            return None
+        by_error, within = reach(found, view.settings.dim)
+        wk, wv, wr, wi = self.weights
+        if kind == "vector":
+            value, per, more = found.values.copy(), 1.0, 0.0
+        elif wv > 0.0 and sum(self.weights) < 1e9 and (self.words is None or self.bounds is not None):
+            per = wv / (1.0 - self.centroid)
+            value = found.values * np.float32(per)
+            value -= np.float32(per * self.centroid)
+            np.maximum(value, np.float32(0.0), out=value)
+            fixed, more = view.fixed_estimate(self.half_life_ms, (wr, wi))
+            value += fixed
+            within += _ROUNDING32 * (1.0 + sum(self.weights) / per)
+            if wk and self.bounds is not None and self.best_keyword > 0.0:
+                per_word = wk / self.best_keyword
+                value[self.bounds.slots] += self.bounds.values * per_word
+                more += self.bounds.rest * per_word
+        else:
+            return None
+        if found.errors is None:
+            return np.flatnonzero(value >= np.float32(floor_of_best(value, need) - 2.0 * per * within - more))
+        # Scaling is monotone and never stretches by more than `per`.
+        spread = found.errors * np.float32(per * by_error)
+        least = floor_of_best(value - spread, need) - 2.0 * per * within - more
+        value += spread
+        return np.flatnonzero(value >= np.float32(least))
 
     def scores(self, places: Int64s, fusion: str) -> dict[str, Any]:
         """The canonical scores of the rows at `places`; `fusion` RRF is rrf.py's."""

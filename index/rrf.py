@@ -94,7 +94,7 @@ def _similarities_around(ranking: Ranking, places: Int64s, sims: Floats) -> Floa
     """A column that compares with each of `sims` as the exact similarities do: exact for every row whose interval holds
     one of them, elsewhere within the interval."""
     points = np.unique(sims[~np.isnan(sims)])
-    low, high = ranking.sim_low, ranking.sim_high
+    low, high = ranking.enclosed
     with np.errstate(invalid="ignore"):  # -inf and inf: such an interval holds every point
         column: Floats = (low.astype(np.float64) + high) * 0.5
     unsure = np.flatnonzero(_holds(low, high, points))
@@ -185,7 +185,7 @@ def _keyword_head(ranking: Ranking, head: int) -> _Head | None:
 def _vector_head(ranking: Ranking, head: int) -> _Head | None:
     if ranking.vector is None:
         return None
-    low, high = ranking.sim_low, ranking.sim_high
+    low, high = ranking.enclosed
     if ranking.has is not None:
         low = np.where(ranking.has, low, -np.inf)
     least = floor_of_best(low, head)
@@ -200,9 +200,9 @@ def _vector_head(ranking: Ranking, head: int) -> _Head | None:
     # A row of the head below `least` may have better ones outside.
     certain = np.flatnonzero(low >= least)
     lows, highs = np.sort(low), np.sort(high)
-    best = 1.0 + (len(rows) - np.searchsorted(lows, high[certain], side="right"))
-    worst = 1.0 * (len(rows) - np.searchsorted(highs, low[certain], side="left"))
-    return rows[certain], best, np.maximum(worst, 1.0), 0 if every else head + 1
+    best: Floats = 1.0 + (len(rows) - np.searchsorted(lows, high[certain], side="right"))
+    worst: Floats = np.maximum(len(rows) - np.searchsorted(highs, low[certain], side="left"), 1.0)
+    return rows[certain], best, worst, 0 if every else head + 1
 
 
 def _recency_head(ranking: Ranking, head: int) -> _Head:

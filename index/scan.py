@@ -114,34 +114,33 @@ def _float_products(blocks: list[Floats32], start: int, n: int, units: Floats32,
         split(n, BLOCK, multiply)
 
 
-def _enclosed(
-    found: Scan, query: Floats, squares: Floats | None, metric: str
-) -> tuple[AnyFloats, AnyFloats]:
-    dim = len(query)
-    products = found.values
-    # dim + 4: the product's own rounding and the query's.
+def reach(found: Scan, dim: int) -> tuple[float, float]:
+    """(a, b): a unit vector's product is within errors * a + b of the estimate (errors None: within b)."""
+    # dim + 4: the product's own rounding, the query's, and the row's length being 1 only to float32.
     relative = found.rest + (dim + 4) * UNIT * 1.01 + (_ROUNDING if found.errors is not None else 2 * UNIT)
     # Products below float32's range vanish; each loses less than 2**-149.
-    lost = dim * 2.0**-148
-    spread: Any = relative + lost
-    if squares is None:  # COSINE: every row has length 1
-        if found.errors is not None:
-            spread = found.errors * np.float32(1.0 + found.rest)
-            spread += np.float32(relative * (1.0 + 1e-6))
-        else:
-            spread = np.float32(spread * (1.0 + 1e-6))
-        return products - spread, products + spread
-    return _enclosed_far(found, query, squares[: len(products)], metric, relative, lost)
+    return 1.0 + found.rest, (relative + dim * 2.0**-148) * (1.0 + 1e-6)
+
+
+def _enclosed(found: Scan, query: Floats, squares: Floats | None, metric: str) -> tuple[AnyFloats, AnyFloats]:
+    by_error, relative = reach(found, len(query))
+    if squares is not None:
+        return _enclosed_far(found, query, squares[: len(found.values)], metric, relative)
+    spread: Any = np.float32(relative)
+    if found.errors is not None:
+        spread = found.errors * np.float32(by_error)
+        spread += np.float32(relative)
+    return found.values - spread, found.values + spread
 
 
 def _enclosed_far(
-    found: Scan, query: Floats, squares: Floats, metric: str, relative: float, lost: float
+    found: Scan, query: Floats, squares: Floats, metric: str, relative: float
 ) -> tuple[Floats, Floats]:
     """The same under L2 and IP, where lengths vary."""
     products = found.values.astype(np.float64)
     length = float(np.sqrt((query * query).sum()))
     scale = length or 1.0
-    errors: Floats = relative * np.sqrt(squares) + lost
+    errors: Floats = relative * np.sqrt(squares) + len(query) * 2.0**-148
     if found.errors is not None:
         errors += found.errors * (1.0 + found.rest + _ROUNDING)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -90,12 +90,18 @@ class View:
         return self._table.columns
 
     def recency_estimate(self, half_life_ms: float) -> npt.NDArray[np.float32]:
-        """Each row's recency (estimates.py); for one thread at a time, as `columns`."""
+        """Each row's recency (estimates.py), a new array."""
         return self._table.estimates.recency(self.updated, self.now, half_life_ms)
 
     def importance_estimate(self) -> npt.NDArray[np.float32]:
-        """Each row's importance; likewise."""
+        """Each row's importance (estimates.py)."""
         return self._table.estimates.importance(self.importance)
+
+    def fixed_estimate(
+        self, half_life_ms: float, weights: tuple[float, float]
+    ) -> tuple[npt.NDArray[np.float32], float]:
+        """What recency and importance add to each row's LINEAR score, and by how much that may be too large."""
+        return self._table.estimates.fixed(self.updated, self.importance, self.now, half_life_ms, weights)
 
     @property
     def codes(self) -> Codes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from recalld.index import codes, columns, filters, ranking
+from recalld.index import codes, columns, filters, parallel, ranking, rrf
 from recalld.index.analyzer import Vocabulary
 from recalld.index.filters import OPERATORS, clause, tag_clauses
 from recalld.index.memory import NEVER, Memory, run, run_together
@@ -17,6 +17,8 @@ from recalld.index.vectors import normalised
 ROWS = 1700
 DIM = 5
 WORDS = [f"word{number}" for number in range(60)]
+SKEW = 1.0 / np.arange(1, len(WORDS) + 1)
+SKEW /= SKEW.sum()
 VALUES = [b"1", b"1.0", b"01", b"2", b"-3", b"1e3", b"apple", b"apple pie", b"", b"zebra", b"100000000000000000001"]
 
 
@@ -135,6 +137,69 @@ def test_large_and_small_paths_agree_to_the_bit(monkeypatch, metric):
     assert small.table.postings is None
     assert answers(small, queries(2, metric)) == expected
     assert small.term_count() == large.term_count()
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_the_common_case_agrees_to_the_bit(monkeypatch, counts):
+    """Every record has words and a vector: by quick looks at all rows, and by none."""
+    rng = np.random.default_rng(4)
+    memory = Memory(Settings(dim=24, lang="none"), Vocabulary(), 0)
+    centres = rng.standard_normal((20, 24))
+    for number in range(3000):
+        vector = normalised(centres[number % 20] + rng.standard_normal(24) * rng.choice([0.0, 0.05, 0.6]))
+        memory.put(
+            b"%d" % number,
+            " ".join(rng.choice(WORDS, rng.integers(1, 9), p=SKEW)).encode(),
+            vector.astype("<f4").tobytes(),
+            (),
+            (),
+            importance=float(rng.integers(0, 5)) / 4,
+            created_at=0,
+            updated_at=int(rng.integers(0, 60)) * 1000,  # some are from the future
+            deadline=NEVER,
+            max_words=100,
+            at=0,
+        )
+    asked = []
+    for number in range(60):
+        asked.append(
+            Query(
+                kind=["fused", "fused", "vector"][number % 3],
+                text=" ".join(rng.choice(WORDS, rng.integers(1, 4), p=SKEW)).encode() if number % 3 else None,
+                vector=normalised(centres[number % 20] + rng.standard_normal(24) * 0.3),
+                top_k=int(rng.integers(1, 40)),
+                weights=[None, (1.0, 1.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (5.0, 0.1, 3.0, 0.2)][number % 4],
+                fusion=["LINEAR", "RRF"][number % 5 == 0],
+                half_life=[1, 20, 10**6][number % 3],
+                explain=number % 7 == 0,
+                counts=counts,
+            )
+        )
+        if number % 3 == 2:
+            asked[-1].text = None
+    memory_now = 45_000
+    with monkeypatch.context() as slow:
+        slow.setattr(ranking, "PRUNE_MIN", 10**9)
+        slow.setattr(codes, "CODES_MIN", 10**9)
+        slow.setattr(ranking.Ranking, "_quick_candidates", lambda self, need: None)
+        expected = shown(memory, asked, [run(memory.plan(query, memory_now)) for query in asked])
+    monkeypatch.setattr(ranking, "PRUNE_MIN", 0)
+    monkeypatch.setattr(ranking, "_CLOSE_MIN", 4)
+    monkeypatch.setattr(codes, "CODES_MIN", 256)
+    monkeypatch.setattr(rrf, "_HEAD_MIN", 16)
+    for now in (memory_now, memory_now - 1, memory_now + 1):  # what is kept for a while is worked out at another time
+        run(memory.plan(asked[1], now))
+        assert shown(memory, asked, [run(memory.plan(query, memory_now)) for query in asked]) == expected
+    assert shown(memory, asked, run_together([memory.plan(query, memory_now) for query in asked])) == expected
+    parallel.use(3)
+    try:
+        monkeypatch.setattr(parallel, "_EACH_ROWS_MIN", 0)
+        monkeypatch.setattr(parallel, "_ROWS_MIN", 256)
+        assert shown(memory, asked, run_together([memory.plan(query, memory_now) for query in asked])) == expected
+    finally:
+        parallel.use(1)
+    monkeypatch.setattr(codes, "numkong", None)
+    assert shown(memory, asked, run_together([memory.plan(query, memory_now) for query in asked])) == expected
 
 
 def test_filters_agree_row_by_row(monkeypatch):
