@@ -35,7 +35,7 @@ def split(rows: int, step: int, work: Callable[[int, int], None]) -> None:
     each = -(-rows // (parts * step)) * step
     others = [pool.submit(work, start, min(start + each, rows)) for start in range(each, rows, each)]
     try:
-        work(0, each)
+        work(0, min(each, rows))
     finally:
         for other in others:
             other.result()
