@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import Stemmer  # type: ignore[import-not-found]
 
@@ -174,11 +175,24 @@ class Analyzer:
 
     def document(self, text: bytes, max_words: int) -> Document:
         """The terms of a record, entered into the vocabulary; words beyond `max_words` count for nothing."""
-        tfs: dict[int, int] = {}
         id_of = self._ids.get
-        room = max_words
         # ASCII spaces are no part of any other UTF-8 character, so a known stretch need not even be decoded.
-        for stretch in _looked_at(text, max_words).split():
+        stretches = _looked_at(text, max_words).split()
+        if len(stretches) <= min(max_words, MAX_TF // EXACT):
+            ids = list(map(id_of, stretches))
+            if None in ids:
+                for stretch, term_id in zip(stretches, ids, strict=True):
+                    if term_id is None and stretch not in self._entries:
+                        self._learn(stretch, max_words)
+                ids = list(map(id_of, stretches))
+            if None not in ids:
+                # The common case, a term each: counted without a step of the interpreter per word.
+                counts_of: dict[Any, int] = Counter(ids)
+                words = len(ids) - counts_of.pop(NOTHING, 0)
+                return Document(list(counts_of), [EXACT * count for count in counts_of.values()], words)
+        tfs: dict[int, int] = {}
+        room = max_words
+        for stretch in stretches:
             term_id = id_of(stretch)
             if term_id == NOTHING:
                 continue

@@ -30,6 +30,8 @@ _FIRST_ROWS = 8
 _FIXED = float(1 << 36)
 # Half the distance between 1 and the next float32.
 UNIT = 2.0**-24
+# Rows summed per step, to bound the copies.
+_SUM_ROWS = 256
 # Rows scored per step of `similarities`, to bound its float64 copies.
 _STEP = 1024
 
@@ -37,7 +39,7 @@ _STEP = 1024
 class VectorTable:
     """The vectors of one memory. Rows are numbered as they come; a record's is its slot's `vrow` (columns.py)."""
 
-    __slots__ = ("blocks", "codes", "dim", "live", "metric", "n", "norms", "sum")
+    __slots__ = ("_sum", "_summed", "blocks", "codes", "dim", "live", "metric", "n", "norms")
 
     def __init__(self, dim: int, metric: str) -> None:
         self.dim = dim
@@ -48,9 +50,9 @@ class VectorTable:
         self.codes = Codes(dim, np.float32 if metric == "COSINE" else np.float64)  # the readers' (codes.py)
         # Squared lengths, for the bounds of L2 and IP. Under COSINE they are 1.
         self.norms: Floats = np.empty(0 if metric == "COSINE" else _FIRST_ROWS, np.float64)
-        # The sum of the live unit vectors, fixed point: integers add exactly in any order, so a vector that was
-        # added and removed leaves no trace. Replaced, never changed in place: views keep the one they saw.
-        self.sum: Int64s = np.zeros(dim if metric == "COSINE" else 0, np.int64)
+        # Replaced, never changed in place: views keep the one they saw. Of the rows below `_summed`.
+        self._sum: Int64s = np.zeros(dim if metric == "COSINE" else 0, np.int64)
+        self._summed = 0
 
     def append(self, vector: Floats32) -> int:
         """Store a row of shape (dim,); its vrow."""
@@ -67,9 +69,7 @@ class VectorTable:
             self.blocks = [*self.blocks[:-1], grown]
             block = grown
         block[at] = vector
-        if self.metric == "COSINE":
-            self.sum = self.sum + _fixed(vector)
-        else:
+        if self.metric != "COSINE":
             if row == len(self.norms):
                 self.norms = _doubled(self.norms)
             wide = vector.astype(np.float64)
@@ -82,7 +82,22 @@ class VectorTable:
         """The row's record died: it no longer weighs in the sum."""
         self.live -= 1
         if self.metric == "COSINE":
-            self.sum = self.sum - _fixed(self.row(row))
+            self._sum = self.sum - _fixed(self.row(row))
+
+    @property
+    def sum(self) -> Int64s:
+        """The sum (dim,) of the live unit vectors, fixed point: integers add exactly in any order, so a vector that was
+        added and removed leaves no trace. Rows added since it was last asked for are summed together, which costs a
+        third of one by one; on the loop. Empty under L2 and IP."""
+        if self._summed < self.n and self.metric == "COSINE":
+            total = self._sum
+            while self._summed < self.n:
+                number, at = divmod(self._summed, BLOCK)
+                rows = self.blocks[number][at : at + min(self.n - self._summed, _SUM_ROWS)]
+                total = total + _fixed(rows).sum(axis=0)
+                self._summed += len(rows)
+            self._sum = total
+        return self._sum
 
     def row(self, row: int) -> Floats32:
         vector: Floats32 = self.blocks[row // BLOCK][row % BLOCK]
@@ -91,7 +106,7 @@ class VectorTable:
     def taken(self, rows: Int32s) -> VectorTable:
         """A new table of these rows, all live."""
         twin = VectorTable(self.dim, self.metric)
-        twin.n = twin.live = len(rows)
+        twin.n = twin.live = twin._summed = len(rows)
         if not len(rows):
             return twin
         for start in range(0, len(rows), BLOCK):
@@ -100,7 +115,7 @@ class VectorTable:
             block[: len(part)] = gather(self.blocks, part)
             twin.blocks.append(block)
             if self.metric == "COSINE":
-                twin.sum = twin.sum + np.rint(block[: len(part)].astype(np.float64) * _FIXED).astype(np.int64).sum(0)
+                twin._sum = twin._sum + _fixed(block[: len(part)]).sum(axis=0)
         if self.metric != "COSINE":
             twin.norms = self.norms[rows]
         twin.codes = self.codes.taken(rows)
@@ -111,17 +126,17 @@ class VectorTable:
         """A table over `rows` (n, dim), all live and never written: the blocks are views of it. `derived` is the sum
         (dim,) under COSINE, else the squared lengths (n,)."""
         table = cls(rows.shape[1], metric)
-        table.n = table.live = len(rows)
+        table.n = table.live = table._summed = len(rows)
         if len(rows):
             table.blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
         if metric == "COSINE":
-            table.sum = derived.astype(np.int64)
+            table._sum = derived.astype(np.int64)
         elif len(rows):
             table.norms = derived.astype(np.float64)
         return table
 
     def nbytes(self) -> int:
-        return sum(block.nbytes for block in self.blocks) + self.codes.nbytes() + self.norms.nbytes + self.sum.nbytes
+        return sum(block.nbytes for block in self.blocks) + self.codes.nbytes() + self.norms.nbytes + self._sum.nbytes
 
 
 def normalised(vector: Floats) -> Floats | None:
@@ -177,6 +192,7 @@ def pairwise(x: Floats, one: Floats, metric: str) -> Floats:
 
 
 def _fixed(vector: Floats32) -> Int64s:
+    """Unit vectors, one or several, in units of 1 / _FIXED."""
     scaled: Floats = np.multiply(vector, _FIXED, dtype=np.float64)
     fixed: Int64s = np.rint(scaled, out=scaled).astype(np.int64)
     return fixed
