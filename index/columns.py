@@ -199,7 +199,7 @@ class Table:
         return slot
 
     def _open_cells(self) -> tuple[memoryview, memoryview, memoryview]:
-        cells = self._cells = memoryview(self.wide), memoryview(self.wide.view(np.float64)), memoryview(self.narrow)
+        cells = self._cells = self.wide.data, self.wide.view(np.float64).data, self.narrow.data
         return cells
 
     def kill(self, slot: int) -> None:

@@ -22,6 +22,7 @@ from pyroaring import BitMap
 from .errors import BadMemory
 
 Bools = npt.NDArray[np.bool_]
+Int64s = npt.NDArray[np.int64]
 
 OPERATORS = frozenset(("EQ", "NE", "GT", "GTE", "LT", "LTE", "IN", "NIN", "CONTAINS", "PREFIX", "EXISTS"))
 #: TAGS' own operator: one of these very bytes (EQ and IN would take `7` for `7.0`).
@@ -40,6 +41,8 @@ _PLAIN = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?\Z")
 _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\Z")
 _PLAIN_DIGITS = 15
 
+# A column's slots are sorted anew once one in so many is behind those sorted.
+_SORTED_SHARE = 8
 # Below this many rows a clause looks at each record: an encoded column would not pay for itself.
 COLUMNS_MIN = 512
 
@@ -182,6 +185,12 @@ class Clause:
         passes = self._any((b"note",) if field == "@kind" else ())
         return np.full(n, passes)
 
+    def slots(self, rows: Rows, most: int) -> Int64s | None:
+        """The rows that pass, ascending, where an index tells them and they are `most` at most; else None."""
+        if self.reserved or rows.n < COLUMNS_MIN:
+            return None
+        return rows.columns.meta(self.name, rows).slots(self, rows.n, most)
+
     def _each(self, values: Iterable[bytes], n: int) -> Bools:
         if self.op == "EXISTS":
             return np.full(n, self.values == (b"1",))
@@ -203,13 +212,20 @@ class Clause:
 
 
 class FieldColumn:
-    """One metadata field, dictionary-encoded: `codes[slot]` numbers a value, 0 where the record lacks the field."""
+    """One metadata field, dictionary-encoded: `codes[slot]` numbers a value, 0 where the record lacks the field.
 
-    __slots__ = ("_codes", "_known", "_n", "_name", "_values")
+    The slots of each value stand together in `_slots`, from `_starts[code]` on, for the first rows; they are sorted
+    anew when many have come behind them.
+    """
+
+    __slots__ = ("_codes", "_known", "_n", "_name", "_numbers", "_slots", "_starts", "_values")
 
     def __init__(self, name: bytes) -> None:
         self._name = name
         self._n = 0
+        self._numbers: dict[float, list[int]] = {}  # of the values that compare as numbers
+        self._slots: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+        self._starts: Int64s = np.zeros(2, np.int64)
         self._codes: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         self._known: dict[bytes, int] = {}
         self._values: list[bytes] = []
@@ -233,6 +249,8 @@ class FieldColumn:
             if code is None:
                 values.append(value)
                 code = known[value] = len(values)
+                if _is_plain(value):
+                    self._numbers.setdefault(float(value), []).append(code)
             added.append(code)
         self._codes[self._n : n] = added
         self._n = n
@@ -244,12 +262,50 @@ class FieldColumn:
         if clause.op == "EXISTS":
             there: Bools = (codes > 0) != absent
             return there
-        test = clause.test
-        passes = np.fromiter(
-            (absent, *(test(value) for value in self._values)), np.bool_, len(self._values) + 1
-        )
-        result: Bools = passes[codes]
+        result: Bools = self._passing(clause)[codes]
         return result
+
+    def _passing(self, clause: Clause) -> Bools:
+        """bool (values + 1,): which codes pass."""
+        passes = np.zeros(len(self._values) + 1, np.bool_)
+        if clause.op in ("EQ", "IN", "NE", "NIN"):
+            for value in clause._raw:
+                passes[self._known.get(value, 0)] = True
+            for number in clause._plain:
+                passes[self._numbers.get(number, [])] = True
+            passes[0] = False  # where unknown values have led
+            return passes if clause.op in ("EQ", "IN") else ~passes
+        test = clause.test
+        passes[1:] = [test(value) for value in self._values]
+        passes[0] = clause._any(())
+        return passes
+
+    def slots(self, clause: Clause, n: int, most: int) -> Int64s | None:
+        """The slots below `n` that pass, ascending, if they are `most` at most."""
+        if clause.op == "EXISTS":
+            return None
+        codes = np.flatnonzero(self._passing(clause))
+        if len(codes) and codes[0] == 0:
+            return None  # records without the field pass too
+        sorted_n = int(self._starts[-1])
+        if (n - sorted_n) * _SORTED_SHARE > n:
+            self._slots = np.argsort(self._codes[:n], kind="stable").astype(np.int32)
+            counts = np.bincount(self._codes[:n], minlength=len(self._values) + 1)
+            self._starts = np.concatenate(([0], np.cumsum(counts)))
+            sorted_n = n
+        known = codes[codes < len(self._starts) - 1]
+        if int((self._starts[known + 1] - self._starts[known]).sum()) > most:
+            return None
+        starts, ends = self._starts[known].tolist(), self._starts[known + 1].tolist()
+        found = [self._slots[start:end] for start, end in zip(starts, ends, strict=True)]
+        if sorted_n < n:
+            behind = self._codes[sorted_n:n]
+            found.append(sorted_n + np.flatnonzero(np.isin(behind, codes)).astype(np.int32))
+        slots = np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)
+        slots = slots[slots < n]  # an older view has fewer rows
+        if len(found) > 1:
+            slots.sort()
+        return slots if len(slots) <= most else None
 
 
 class TagSlots:

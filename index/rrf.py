@@ -201,7 +201,7 @@ def _vector_head(ranking: Ranking, head: int) -> _Head | None:
     certain = np.flatnonzero(low >= least)
     lows, highs = np.sort(low), np.sort(high)
     best: Floats = 1.0 + (len(rows) - np.searchsorted(lows, high[certain], side="right"))
-    worst: Floats = np.maximum(len(rows) - np.searchsorted(highs, low[certain], side="left"), 1.0)
+    worst: Any = np.maximum(len(rows) - np.searchsorted(highs, low[certain], side="left"), 1.0)
     return rows[certain], best, worst, 0 if every else head + 1
 
 
