@@ -38,3 +38,9 @@ def gather(blocks: list[npt.NDArray[T]], rows: npt.NDArray[np.integer]) -> npt.N
         if start < end:
             np.take(blocks[number], within[start:end], axis=0, out=out[start:end], mode="clip")
     return out
+
+
+def used_bytes(array: npt.NDArray[Any], used: int) -> int:
+    """What an array takes of which `used` bytes were written: a large one's rest is not in memory before it is. Its
+    object is 112 bytes, its shape 32, the allocator's rounding 16."""
+    return 160 + (array.nbytes if array.nbytes < _LARGE else min(used, array.nbytes))

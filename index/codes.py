@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .blocks import BLOCK, Floats32
+from .blocks import BLOCK, Floats32, used_bytes
 from .parallel import split
 
 numkong: Any
@@ -43,6 +43,10 @@ _SLAB = 4 * BLOCK
 _CHUNK = 256
 
 
+# One for all that have no codes yet, for there may be a hundred thousand small memories.
+_NONE: dict[type[np.floating[Any]], AnyFloats] = {dtype: np.empty(0, dtype) for dtype in (np.float32, np.float64)}
+
+
 def available() -> bool:
     """Whether integer products can be computed here."""
     return numkong is not None
@@ -58,8 +62,8 @@ class Codes:
         self.n = 0
         self._slabs: list[npt.NDArray[np.int8]] = []
         # float32 for unit vectors; float64 where a vector may have any length.
-        self.scales: AnyFloats = np.empty(0, dtype)
-        self.errors: AnyFloats = np.empty(0, dtype)
+        self.scales: AnyFloats = _NONE[dtype]
+        self.errors: AnyFloats = _NONE[dtype]
 
     def extend(self, blocks: list[Floats32], n: int) -> None:
         """Code rows until `n` of them are, in whole chunks and SCAN_CODES at most."""
@@ -131,7 +135,11 @@ class Codes:
         return rests
 
     def nbytes(self) -> int:
-        return sum(slab.nbytes for slab in self._slabs) + self.scales.nbytes + self.errors.nbytes
+        if not self.n:
+            return 128  # the arrays are shared
+        per_row = self.scales.itemsize
+        arrays = used_bytes(self.scales, self.n * per_row) + used_bytes(self.errors, self.n * per_row)
+        return 200 + arrays + self.n * self.dim
 
 
 def _coded(x: AnyFloats) -> tuple[npt.NDArray[np.int8], AnyFloats, AnyFloats]:

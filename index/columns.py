@@ -13,12 +13,14 @@ hundred thousand memories of ten records.
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .analyzer import Document
+from .blocks import used_bytes
 from .estimates import Estimates
 from .filters import Columns
 from .postings import Postings
@@ -38,6 +40,8 @@ CREATED, UPDATED, DEADLINE, DEAD_AT, SERIAL, IMPORTANCE = range(6)  # IMPORTANCE
 DOC_LEN, VROW, TERMS_END = range(3)
 
 _FIRST_CAPACITY = 8
+# A table below this capacity opens its cells for each append: they are a kilobyte of objects.
+_CELLS_MIN = 64
 # Below this many rows a query scans the forward index; a posting list per term would cost more than it saves
 # (200 records: 0.02 ms a query either way, 90 KB of lists).
 POSTINGS_MIN = 1024
@@ -94,7 +98,7 @@ class Table:
         self.posted = 0  # rows below are in the postings, those above in the forward index only
         self.vectors = VectorTable(settings.dim, settings.metric) if settings.has_vectors else None
         # `wide`, its bits as float64, and `narrow`, for `append`.
-        self._cells: tuple[memoryview, memoryview, memoryview] | None = None
+        self._cells: tuple[Any, Any, Any] | None = None
         self._columns: Columns | None = None
         self._estimates: Estimates | None = None
 
@@ -198,8 +202,10 @@ class Table:
             self.post()
         return slot
 
-    def _open_cells(self) -> tuple[memoryview, memoryview, memoryview]:
-        cells = self._cells = self.wide.data, self.wide.view(np.float64).data, self.narrow.data
+    def _open_cells(self) -> tuple[Any, Any, Any]:
+        cells = self.wide.data, self.wide.view(np.float64).data, self.narrow.data
+        if self.wide.shape[1] >= _CELLS_MIN:
+            self._cells = cells
         return cells
 
     def kill(self, slot: int) -> None:
@@ -364,20 +370,26 @@ class Table:
 
     def nbytes(self) -> int:
         """Bytes of the arrays and of the Python objects they refer to, estimated."""
-        vectors = self.vectors.nbytes() if self.vectors is not None else 0
-        postings = self.postings.nbytes() if self.postings is not None else 0
-        vectors += self._estimates.nbytes() if self._estimates is not None else 0
-        arrays = self.wide.nbytes + self.narrow.nbytes + self.fwd_terms.nbytes + self.fwd_halves.nbytes
-        # Per row: four references here, two in SCAN's order; per live row an entry of the dictionary.
-        return vectors + postings + arrays + self.held_bytes + self.n * 48 + 100 * len(self.by_id)
+        parts = [part.nbytes() for part in (self.vectors, self.postings, self._estimates) if part is not None]
+        words = int(self.narrow[TERMS_END, self.n - 1]) if self.n else 0
+        arrays = used_bytes(self.wide, self.n * 48) + used_bytes(self.narrow, self.n * 12)
+        if len(self.fwd_terms):
+            arrays += used_bytes(self.fwd_terms, words * 4) + used_bytes(self.fwd_halves, words * 2)
+        containers = (self, self.ids, self.texts, self.metas, self.tags, self.by_id)
+        # Beyond 256 the number of a slot is an object of its own.
+        numbers = 32 * max(0, len(self.by_id) - 256)
+        return sum(parts) + arrays + sum(map(getsizeof, containers)) + numbers + self.order.nbytes() + self.held_bytes
 
 
 def _object_bytes(record_id: bytes, text: bytes, meta: tuple[bytes, ...], tags: tuple[bytes, ...]) -> int:
-    """What one row's values take: a bytes object is 33 and its length, a tuple 40 and 8 for each reference."""
-    total = 66 + len(record_id) + len(text)
+    """What one row's values take: a bytes object is 33 and its length, a tuple 40 and 8 for each reference, both rounded
+    up to 16."""
+    total = (48 + len(record_id) & -16) + (48 + len(text) & -16)
     for words in (meta, tags):
         if words:
-            total += 40 + 41 * len(words) + sum(map(len, words))
+            total += 48 + 8 * len(words) & -16
+            for word in words:
+                total += 48 + len(word) & -16
     return total
 
 

@@ -14,6 +14,8 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
+from .blocks import used_bytes
+
 Floats = npt.NDArray[np.float64]
 Floats32 = npt.NDArray[np.float32]
 Int64s = npt.NDArray[np.int64]
@@ -98,7 +100,8 @@ class Estimates:
             return self._fixed[:n], fallen * wr
 
     def nbytes(self) -> int:
-        return self._recency.nbytes + self._importance.nbytes + self._fixed.nbytes
+        kept = ((self._recency, self._recency_n), (self._importance, self._importance_n), (self._fixed, self._fixed_n))
+        return 200 + sum(used_bytes(array, 4 * n) for array, n in kept)
 
 
 def _grown(array: Floats32, n: int, size: int) -> Floats32:

@@ -7,6 +7,7 @@ argument. All of them run on the server's loop; `run(plan)` alone may run in a t
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from sys import getsizeof
 
 import numpy as np
 
@@ -324,7 +325,9 @@ class Memory:
 
     def nbytes(self) -> int:
         """About how many bytes of memory this memory takes."""
-        return 600 + self.table.nbytes() + 100 * len(self._due)
+        # A deadline is a tuple (64) and a number (32).
+        own = sum(map(getsizeof, (self, self._due, self._expired)))
+        return own + self.table.nbytes() + 96 * len(self._due)
 
 
 class Compaction:

@@ -8,6 +8,7 @@ dead slots, which the reader masks; `df` counts live records only, so a score ne
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import getsizeof
 from typing import NamedTuple
 
 import numpy as np
@@ -125,5 +126,5 @@ class Postings:
                 self.live_terms -= 1
 
     def nbytes(self) -> int:
-        # A list is an array object, its own object and an entry of the dictionary.
-        return 8 * self._capacity + 272 * len(self._lists)
+        # A list is its object (64), an array object (112 and 32) with its rounding (16), and the number of its term (32).
+        return 8 * self._capacity + 256 * len(self._lists) + getsizeof(self._lists)

@@ -187,7 +187,7 @@ def _vector_head(ranking: Ranking, head: int) -> _Head | None:
         return None
     low, high = ranking.enclosed
     if ranking.has is not None:
-        low = np.where(ranking.has, low, -np.inf)
+        low = np.where(ranking.has, low, np.float32(-np.inf))
     least = floor_of_best(low, head)
     every = least == -np.inf  # fewer rows have a vector
     with np.errstate(invalid="ignore"):
@@ -197,12 +197,12 @@ def _vector_head(ranking: Ranking, head: int) -> _Head | None:
         least = max(least, floor_of_best(low, head))
     else:
         low, high = low[rows], high[rows]
-    # A row of the head below `least` may have better ones outside.
-    certain = np.flatnonzero(low >= least)
     lows, highs = np.sort(low), np.sort(high)
-    best: Floats = 1.0 + (len(rows) - np.searchsorted(lows, high[certain], side="right"))
-    worst: Any = np.maximum(len(rows) - np.searchsorted(highs, low[certain], side="left"), 1.0)
-    return rows[certain], best, worst, 0 if every else head + 1
+    best: Floats = (1 + len(rows) - np.searchsorted(lows, high, side="right")).astype(np.float64)
+    worst: Floats = np.maximum(len(rows) - np.searchsorted(highs, low, side="left"), 1).astype(np.float64)
+    # A row of the head that may be below `least` may have better ones outside.
+    worst[low < least] = ranking.m
+    return rows, best, worst, 0 if every else head + 1
 
 
 def _recency_head(ranking: Ranking, head: int) -> _Head:

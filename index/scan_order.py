@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable
+from sys import getsizeof
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -82,6 +83,9 @@ class ScanOrder(Generic[T]):
         order._serials = array("q", serials)
         order._items = list(items)
         return order
+
+    def nbytes(self) -> int:
+        return getsizeof(self) + getsizeof(self._serials) + getsizeof(self._items)
 
     def copy(self) -> ScanOrder[T]:
         twin: ScanOrder[T] = ScanOrder()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .blocks import BLOCK, Floats32, gather
+from .blocks import BLOCK, Floats32, gather, used_bytes
 from .codes import Codes
 
 Floats = npt.NDArray[np.float64]
@@ -25,6 +25,7 @@ AnyFloats = npt.NDArray[np.floating[Any]]
 T = TypeVar("T", bound=np.generic)
 
 _FIRST_ROWS = 8
+_NONE: Floats = np.empty(0, np.float64)
 # The vector sum is kept in units of 2**-36: components are at most 1, so 2**26 vectors fit in 63 bits, and one
 # rounding is 1.5e-11.
 _FIXED = float(1 << 36)
@@ -49,7 +50,7 @@ class VectorTable:
         self.blocks: list[Floats32] = []
         self.codes = Codes(dim, np.float32 if metric == "COSINE" else np.float64)  # the readers' (codes.py)
         # Squared lengths, for the bounds of L2 and IP. Under COSINE they are 1.
-        self.norms: Floats = np.empty(0 if metric == "COSINE" else _FIRST_ROWS, np.float64)
+        self.norms: Floats = _NONE if metric == "COSINE" else np.empty(_FIRST_ROWS, np.float64)
         # Replaced, never changed in place: views keep the one they saw. Of the rows below `_summed`.
         self._sum: Int64s = np.zeros(dim if metric == "COSINE" else 0, np.int64)
         self._summed = 0
@@ -136,7 +137,14 @@ class VectorTable:
         return table
 
     def nbytes(self) -> int:
-        return sum(block.nbytes for block in self.blocks) + self.codes.nbytes() + self.norms.nbytes + self._sum.nbytes
+        total = 400 + self.codes.nbytes() + self._sum.nbytes + 160 * len(self.blocks)
+        if len(self.norms):
+            total += used_bytes(self.norms, 8 * self.n)
+        if self.blocks:
+            full = sum(block.nbytes for block in self.blocks[:-1])
+            last = self.n - BLOCK * (len(self.blocks) - 1)
+            total += full + used_bytes(self.blocks[-1], last * self.dim * 4)
+        return total
 
 
 def normalised(vector: Floats) -> Floats | None:
