@@ -29,6 +29,7 @@ from .columns import (
 )
 from .filters import Columns, Record
 from .settings import Settings
+from .side import FLAGS, KIND, NOTE, Extra, Fact, extra_at
 
 
 class View:
@@ -39,6 +40,8 @@ class View:
         "_table",
         "_wide",
         "blocks",
+        "clock",
+        "facts",
         "fwd_halves",
         "fwd_terms",
         "ids",
@@ -49,6 +52,7 @@ class View:
         "now",
         "sequence",
         "settings",
+        "side",
         "tags",
         "texts",
         "total_len",
@@ -57,10 +61,14 @@ class View:
         "vector_sum",
     )
 
+    #: Whether some live rows do not show (moment.py): a posting list's df is then not what counts.
+    masked = False
+
     def __init__(self, table: Table, settings: Settings, now: int) -> None:
         self._table = table  # for `columns` only: the rest of it goes on changing
         self.settings = settings
-        self.now = now
+        self.now = now  # ages are as of it
+        self.clock = now  # and what is left until a deadline, as of this
         self.n = table.n
         self.sequence = table.sequence
         self.live = table.live
@@ -73,6 +81,9 @@ class View:
         self.tags = table.tags
         self.fwd_terms = table.fwd_terms
         self.fwd_halves = table.fwd_halves
+        side = table.side
+        self.side: Int64s | None = None if side is None else side.cols
+        self.facts: list[Fact | None] = [] if side is None else side.facts
         vectors = table.vectors
         if vectors is not None:
             self.blocks = vectors.blocks
@@ -136,8 +147,23 @@ class View:
             float(self.importance[slot]),
             int(self._wide[CREATED, slot]),
             int(self._wide[UPDATED, slot]),
+            None if self.side is None else self.extra(slot),
         )
 
+    def extra(self, slot: int) -> Extra:
+        """The row's side, a plain note's where the table has none."""
+        if self.side is None:
+            updated = int(self._wide[UPDATED, slot])
+            return Extra(updated, updated)
+        return extra_at(self.side, self.facts, slot)
+
+    def kind(self, slot: int) -> int:
+        """NOTE, EPISODE or FACT."""
+        return NOTE if self.side is None else int(self.side[FLAGS, slot]) & KIND
+
+    def side_column(self, name: int) -> Int64s | None:
+        """A column of side.py, int64 (n,); None where the table has no side."""
+        return None if self.side is None else self.side[name, : self.n]
 
     @property
     def deadlines(self) -> Int64s:
