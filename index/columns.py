@@ -26,14 +26,14 @@ from .filters import Columns
 from .postings import Postings
 from .scan_order import ScanOrder
 from .settings import Settings
+from .side import KNOWN_TO, Extra, Fact, Side, extra_at
+from .side import NEVER as NEVER
 from .vectors import VectorTable
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-
-NEVER = 1 << 62
 
 # Rows of `wide` (int64) and `narrow` (int32).
 CREATED, UPDATED, DEADLINE, DEAD_AT, SERIAL, IMPORTANCE = range(6)  # IMPORTANCE holds a float64's bits
@@ -62,6 +62,7 @@ class Table:
         "fwd_terms",
         "held_bytes",
         "ids",
+        "indexed",
         "live",
         "metas",
         "n",
@@ -70,14 +71,16 @@ class Table:
         "posted",
         "postings",
         "sequence",
+        "side",
         "tags",
         "texts",
         "total_len",
         "vectors",
+        "versions",
         "wide",
     )
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, indexed: bool = True) -> None:
         self.n = 0
         self.live = 0
         self.total_len = 0  # words of the live rows
@@ -89,7 +92,10 @@ class Table:
         self.texts: list[bytes] = []
         self.metas: list[tuple[bytes, ...]] = []  # field, value, field, value, ..
         self.tags: list[tuple[bytes, ...]] = []
-        self.by_id: dict[bytes, int] = {}
+        self.by_id: dict[bytes, int] = {}  # the current rows
+        self.side: Side | None = None  # of all rows, once one has anything to put there (`need_side`)
+        self.versions: dict[bytes, list[int]] = {}  # by id, the live rows that are current no more (KNOWN_TO)
+        self.indexed = indexed  # whether a large table has posting lists
         self.order: ScanOrder[bytes] = ScanOrder()
         # The forward index: each row's terms and how often, in half units, one row's behind the other's.
         self.fwd_terms: npt.NDArray[np.uint32] = np.empty(64 if settings.has_text else 0, np.uint32)
@@ -130,6 +136,23 @@ class Table:
     def importance(self, slot: int) -> float:
         return float(self.wide[IMPORTANCE].view(np.float64)[slot])
 
+    def serial(self, slot: int) -> int:
+        return int(self.wide[SERIAL, slot])
+
+    def extra(self, slot: int) -> Extra | None:
+        """The row's side, None where the table has none."""
+        return None if self.side is None else extra_at(self.side.cols, self.side.facts, slot)
+
+    def fact(self, slot: int) -> Fact | None:
+        return None if self.side is None else self.side.facts[slot]
+
+    def words(self, slot: int) -> Document:
+        """The row's words, as they were indexed."""
+        where = self.terms_of(slot)
+        return Document(
+            self.fwd_terms[where].tolist(), self.fwd_halves[where].tolist(), int(self.narrow[DOC_LEN, slot])
+        )
+
     def vector(self, slot: int) -> bytes:
         """The stored float32 bytes, b"" where there is none."""
         row = int(self.narrow[VROW, slot])
@@ -141,6 +164,11 @@ class Table:
         return slice(start, int(self.narrow[TERMS_END, slot]))
 
     # -- changing
+
+    def need_side(self, now: int) -> None:
+        """Have a side: the rows there are are notes, of the time of their writing."""
+        if self.side is None:
+            self.side = Side.plain(np.minimum(self.wide[UPDATED, : self.n], now))
 
     def append(
         self,
@@ -156,8 +184,10 @@ class Table:
         updated_at: int,
         deadline: int,
         serial: int,
+        extra: Extra | None = None,
     ) -> int:
-        """Add a live row; its slot. `serial` 0 gives the record a new place in SCAN's order."""
+        """Add a live row; its slot. `serial` 0 gives the record a new place in SCAN's order; `extra` is needed where
+        there is a side, and only there."""
         slot = self.n
         if slot == self.wide.shape[1]:
             self.wide = _grown(self.wide)
@@ -189,7 +219,13 @@ class Table:
         self.texts.append(text)
         self.metas.append(meta)
         self.tags.append(tags)
-        self.by_id[record_id] = slot
+        if self.side is not None:
+            assert extra is not None
+            self.side.append(slot, extra)
+        if extra is None or extra.known_to == NEVER:
+            self.by_id[record_id] = slot
+        else:
+            self.versions.setdefault(record_id, []).append(slot)
         self.held_bytes += _object_bytes(record_id, text, meta, tags)
         self.live += 1
         self.total_len += words.doc_len
@@ -197,7 +233,7 @@ class Table:
         if self.postings is not None:
             if self.n - self.posted >= _UNPOSTED_MAX:
                 self.post()
-        elif self.n >= POSTINGS_MIN and len(self.fwd_terms):
+        elif self.indexed and self.n >= POSTINGS_MIN and len(self.fwd_terms):
             self.postings = Postings()
             self.post()
         return slot
@@ -219,6 +255,12 @@ class Table:
             self.vectors.remove(row)
         if self.postings is not None and slot < self.posted:
             self.postings.remove(self.fwd_terms[self.terms_of(slot)].tolist())
+        if self.side is not None and self.side.cols[KNOWN_TO, slot] != NEVER:
+            record_id = self.ids[slot]
+            left = self.versions[record_id]
+            left.remove(slot)
+            if not left:
+                del self.versions[record_id]
 
     def forget(self, record_id: bytes) -> None:
         """Remove the live record `record_id`."""
@@ -275,6 +317,9 @@ class Table:
         keep: Int64s = np.flatnonzero(self.wide[DEAD_AT, :n] > sequence)
         slots = keep.tolist()
         twin = Table.__new__(Table)
+        side = self.side
+        twin.side = None if side is None else side.taken(keep)
+        twin.indexed = self.indexed
         twin.n = twin.live = len(slots)
         twin.sequence = 0
         twin.wide = np.ascontiguousarray(self.wide[:, keep])
@@ -291,7 +336,7 @@ class Table:
         twin.texts = [self.texts[slot] for slot in slots]
         twin.metas = [self.metas[slot] for slot in slots]
         twin.tags = [self.tags[slot] for slot in slots]
-        twin.by_id = {record_id: slot for slot, record_id in enumerate(twin.ids)}
+        twin._number()
         twin.held_bytes = sum(map(_object_bytes, twin.ids, twin.texts, twin.metas, twin.tags))
         twin.order = self.order
         twin.postings = None
@@ -299,7 +344,7 @@ class Table:
         twin._cells = None
         twin._columns = None
         twin._estimates = None
-        if twin.n >= POSTINGS_MIN and len(twin.fwd_terms):
+        if twin.indexed and twin.n >= POSTINGS_MIN and len(twin.fwd_terms):
             twin.postings = Postings()
             twin.post()
         twin.vectors = None
@@ -312,6 +357,18 @@ class Table:
             twin.wide = np.empty((6, _FIRST_CAPACITY), np.int64)
             twin.narrow = np.empty((3, _FIRST_CAPACITY), np.int32)
         return twin, keep
+
+    def _number(self) -> None:
+        """Make `by_id` and `versions` of all rows, which are live."""
+        self.versions = {}
+        if self.side is None:
+            self.by_id = {record_id: slot for slot, record_id in enumerate(self.ids)}
+            return
+        current = self.side.cols[KNOWN_TO, : self.n] == NEVER
+        ids = self.ids
+        self.by_id = {ids[slot]: slot for slot in np.flatnonzero(current).tolist()}
+        for slot in np.flatnonzero(~current).tolist():
+            self.versions.setdefault(ids[slot], []).append(slot)
 
     @classmethod
     def restored(
@@ -330,15 +387,18 @@ class Table:
         postings: Postings | None,
         vectors: VectorTable | None,
         next_serial: int,
+        side: Side | None = None,
+        indexed: bool = True,
     ) -> Table:
         """A table of live rows; `wide` is created, updated, deadline, serial (int64) and importance (float64).
 
         The forward index may be read-only: it is replaced when it grows.
         """
-        table = cls(settings)
+        table = cls(settings, indexed)
         n = table.n = table.live = len(ids)
         table.ids, table.texts, table.metas, table.tags = ids, texts, metas, tags
-        table.by_id = {record_id: slot for slot, record_id in enumerate(ids)}
+        table.side = side
+        table._number()
         table.held_bytes = sum(map(_object_bytes, ids, texts, metas, tags))
         if n:
             created, updated, deadline, serial, importance = wide
@@ -351,7 +411,8 @@ class Table:
             table.narrow[VROW] = np.where(has_vector, np.cumsum(has_vector, dtype=np.int32) - 1, -1)
             table.narrow[TERMS_END] = np.cumsum(term_counts, dtype=np.int32)
             table.total_len = int(doc_len.sum(dtype=np.int64))
-            by_serial = np.argsort(table.wide[SERIAL])
+            current = np.fromiter(table.by_id.values(), np.int64, len(table.by_id))
+            by_serial = current[np.argsort(table.wide[SERIAL][current])]
             table.order = ScanOrder.restored(
                 table.wide[SERIAL][by_serial].tolist(), [ids[slot] for slot in by_serial.tolist()], next_serial
             )
@@ -370,7 +431,7 @@ class Table:
 
     def nbytes(self) -> int:
         """Bytes of the arrays and of the Python objects they refer to, estimated."""
-        parts = [part.nbytes() for part in (self.vectors, self.postings, self._estimates) if part is not None]
+        parts = [part.nbytes() for part in (self.vectors, self.postings, self._estimates, self.side) if part is not None]
         words = int(self.narrow[TERMS_END, self.n - 1]) if self.n else 0
         arrays = used_bytes(self.wide, self.n * 48) + used_bytes(self.narrow, self.n * 12)
         if len(self.fwd_terms):

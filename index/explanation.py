@@ -36,6 +36,9 @@ def explain_one(ranking: Ranking, result: Result, places: Int64s | None) -> None
     """MEM.EXPLAIN: the rank and parts of one record among those at `places` (None: all), or the first reason why it is
     not on the page."""
     query, slot = ranking.query, ranking.plan.explain_slot
+    if slot < 0:
+        result.reason = ranking.plan.explain_reason
+        return
     row = ranking.view.row(slot)
     failed = next((n for n, clause in enumerate(query.filters, 1) if not clause.matches(row)), None)
     if failed is not None:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from .errors import BadMemory
+from .side import CONFIDENCE, FLAGS, INVALID_AT, KIND, KINDS, NEVER, VALID_AT, VALID_UNTIL, Extra, Fact
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
@@ -27,7 +28,7 @@ Int64s = npt.NDArray[np.int64]
 OPERATORS = frozenset(("EQ", "NE", "GT", "GTE", "LT", "LTE", "IN", "NIN", "CONTAINS", "PREFIX", "EXISTS"))
 #: TAGS' own operator: one of these very bytes (EQ and IN would take `7` for `7.0`).
 HAS = "HAS"
-#: What a record has beside its metadata. A note has none of the last two rows.
+#: What a record has beside its metadata. The last row is facts' alone.
 RESERVED = frozenset(
     (
         "@id @text @cid @importance @created_at @updated_at @kind @tags"
@@ -35,6 +36,7 @@ RESERVED = frozenset(
         " @subject @predicate @object @confidence @quote @episode"
     ).split()
 )
+_SIDE_TIMES = {"@valid_at": VALID_AT, "@valid_until": VALID_UNTIL, "@invalid_at": INVALID_AT}
 TIMES = frozenset(("@created_at", "@updated_at", "@valid_at", "@valid_until", "@invalid_at"))
 
 _PLAIN = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?\Z")
@@ -57,6 +59,7 @@ class Record(NamedTuple):
     importance: float
     created_at: int
     updated_at: int
+    extra: Extra | None = None  # None: a plain note
 
 
 class Rows(Protocol):
@@ -67,6 +70,7 @@ class Rows(Protocol):
     texts: list[bytes]
     metas: list[tuple[bytes, ...]]
     tags: list[tuple[bytes, ...]]
+    facts: list[Fact | None]
 
     @property
     def columns(self) -> Columns: ...
@@ -77,6 +81,7 @@ class Rows(Protocol):
     @property
     def importance(self) -> npt.NDArray[np.float64]: ...
     def row(self, slot: int) -> Record: ...
+    def side_column(self, name: int) -> npt.NDArray[np.int64] | None: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -152,11 +157,21 @@ class Clause:
             return b"%d" % row.created_at
         if field == "@updated_at":
             return b"%d" % row.updated_at
-        if field == "@kind":
-            return b"note"
         if field == "@cid":
             return content_id(row.text)
-        return None
+        extra = row.extra
+        if field == "@kind":
+            return KINDS[0 if extra is None else extra.kind]
+        if extra is None:
+            return None
+        if field in _SIDE_TIMES:
+            value = extra.times_and_flags[_SIDE_TIMES[field]]
+            return None if abs(value) == NEVER else b"%d" % value
+        if extra.fact is None:
+            return None
+        if field == "@confidence":
+            return number_text(extra.confidence)
+        return fact_value(extra.fact, field)
 
     # -- all rows
 
@@ -182,8 +197,33 @@ class Clause:
             return self._each(rows.texts, n)
         if field == "@cid":
             return self._each(map(content_id, rows.texts[:n]), n)
-        passes = self._any((b"note",) if field == "@kind" else ())
-        return np.full(n, passes)
+        return self._side_mask(rows, field, n)
+
+    def _side_mask(self, rows: Rows, field: str, n: int) -> Bools:
+        """The fields that a plain note has not, and the kind."""
+        if field == "@kind":
+            kinds = rows.side_column(FLAGS)
+            passes = np.array([self._any((kind,)) for kind in KINDS])
+            return np.full(n, passes[0]) if kinds is None else passes[kinds & KIND]
+        column = rows.side_column(_SIDE_TIMES.get(field, CONFIDENCE))
+        absent = self._any(())
+        if column is None:
+            return np.full(n, absent)
+        if field in _SIDE_TIMES:
+            there = np.abs(column) != NEVER
+            values = self._distinct(column[there], lambda value: b"%d" % value)
+        else:
+            facts = rows.facts
+            there = np.fromiter((facts[slot] is not None for slot in range(n)), np.bool_, n)
+            if field == "@confidence":
+                values = self._distinct(column.view(np.float64)[there], number_text)
+            else:
+                held = (facts[slot] for slot in np.flatnonzero(there).tolist())
+                found = [fact_value(fact, field) for fact in held if fact is not None]
+                values = np.fromiter((self._any(() if value is None else (value,)) for value in found), np.bool_)
+        mask = np.full(n, absent)
+        mask[there] = values
+        return mask
 
     def slots(self, rows: Rows, most: int) -> Int64s | None:
         """The rows that pass, ascending, where an index tells them and they are `most` at most; else None."""
@@ -422,6 +462,12 @@ def meta_value(meta: tuple[bytes, ...], name: bytes) -> bytes | None:
         if meta[at] == name:
             return meta[at + 1]
     return None
+
+
+def fact_value(fact: Fact, field: str) -> bytes | None:
+    """One of a fact's fields of bytes, by its reserved name; None where it has none."""
+    value: bytes = getattr(fact, field[1:])
+    return value or None
 
 
 def _is_plain(text: bytes) -> bool:

@@ -214,12 +214,17 @@ def _terms(plan: Plan) -> list[TermHits]:
     some_unposted = known and plan.posted < plan.view.n
     behind = _unposted(plan, [term.term_id for term, _ in known]) if some_unposted else None
     found: list[TermHits] = []
+    shown = plan.view.alive() if plan.view.masked else None
     for number, (term, posting) in enumerate(known):
         lists: list[Int64s] = []
         df = most = 0
         if posting is not None and posting.df:
             df, most = posting.df, posting.most
-            lists.append(posting.data[: posting.n])
+            data = posting.data[: posting.n]
+            if shown is not None:
+                df = int(np.count_nonzero(shown[data >> 16]))
+            if df:
+                lists.append(data)
         if behind is not None:
             data, live = behind[number]
             df += live

@@ -2,10 +2,18 @@
 
 Pure state: the methods that change it never refuse (server/keyspace.py settles and checks first), and time is an
 argument. All of them run on the server's loop; `run(plan)` alone may run in a thread.
+
+Rule 1: `table` holds exactly the records that count now, so queries of the present need not know of any others. `past`,
+        absent until it is needed, holds the rest: current records that are not valid, or not yet (side.py), and, where
+        the memory holds history, versions that ended. A record crosses over by itself when its moment comes.
+Rule 2: where history is held, a version that ends (it is written over, or deleted) is kept with KNOWN_TO, unless one
+        that begins no later takes its place: one id shows at most once at any moment.
+Rule 3: expired and forgotten means every version. A record has one deadline, its last, deleted or not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from sys import getsizeof
 
@@ -13,11 +21,15 @@ import numpy as np
 
 from . import ranking
 from .analyzer import Analyzer, Document, QueryTerm, Vocabulary, analyzer_for
-from .columns import DEAD_AT, DEADLINE, DOC_LEN, NEVER, SERIAL, Table
+from .columns import DEAD_AT, DEADLINE, SERIAL, Table
+from .entities import Entities, Entity
+from .fact_index import FactIndex
+from .moment import Moment
 from .postings import PostingList
 from .query import Query
 from .ranking import Plan
-from .settings import Settings
+from .settings import ALL, Settings
+from .side import FACT, FLAGS, KIND, KNOWN_TO, NEVER, SINCE, Extra, Fact
 from .view import View
 
 __all__ = ["NEVER", "Memory", "run", "run_together"]
@@ -38,19 +50,31 @@ run_together = ranking.run_together
 
 
 class Memory:
-    """Records that can be asked. `len()` counts the live ones; `next_deadline` says when `expire` has work."""
+    """Records that can be asked. `len()` counts those that count now; `next_deadline` says when `expire` has work.
+
+    `past`, `facts` (the current ones, valid or not) and `entities` are None until they are needed. History is held from
+    `floor` on; `old_settings` are those it had, each with the time until which.
+    """
 
     __slots__ = (
         "_analyzer",
         "_due",
         "_expired",
+        "_prune_at",
+        "_turns",
         "created_at",
+        "entities",
+        "facts",
+        "floor",
         "next_deadline",
         "next_id",
+        "old_settings",
+        "past",
         "settings",
         "table",
         "updated_at",
         "vocabulary",
+        "watched_deadline",
     )
 
     def __init__(self, settings: Settings, vocabulary: Vocabulary, at: int) -> None:
@@ -60,10 +84,21 @@ class Memory:
         self.updated_at = at
         self.next_id = 1  # the counter behind automatic ids
         self.next_deadline = NEVER
+        self.watched_deadline = NEVER  # the keyspace's: the next_deadline of which it knows
         self.table = Table(settings)
         self._analyzer: Analyzer | None = analyzer_for(settings.lang, vocabulary) if settings.has_text else None
-        self._due: list[tuple[int, bytes]] = []  # heap; rows whose record changed since are skipped
+        # Heaps. Rows whose record changed since are skipped.
+        self._due: list[tuple[int, bytes, int]] = []  # deadline, id, serial
+        self._turns: list[tuple[int, bytes]] = []  # when a record may have to cross over
+        self._prune_at = NEVER
         self._expired: dict[bytes, None] = {}
+        self.past: Table | None = None
+        self.facts: FactIndex | None = None
+        self.entities: Entities | None = None
+        self.floor = -NEVER
+        self.old_settings: list[tuple[int, Settings]] = []
+        if settings.history:
+            self.table.need_side(at)
 
     def __len__(self) -> int:
         return self.table.live
@@ -71,30 +106,79 @@ class Memory:
     # -- reading
 
     def __contains__(self, record_id: bytes) -> bool:
-        return record_id in self.table.by_id
+        return record_id in self.table.by_id or (self.past is not None and record_id in self.past.by_id)
+
+    @property
+    def held(self) -> int:
+        """How many current records there are, valid or not."""
+        return self.table.live if self.past is None else self.table.live + len(self.past.by_id)
 
     def slot(self, record_id: bytes) -> int | None:
-        """The slot of the live record `record_id`."""
+        """The slot in `table` of the record `record_id`."""
         return self.table.by_id.get(record_id)
+
+    def locate(self, record_id: bytes, now: int) -> tuple[View, int] | None:
+        """Where the current record `record_id` is, valid or not: a view and its slot there."""
+        found = self._find(record_id)
+        return None if found is None else (View(found[0], self.settings, now), found[1])
+
+    def _find(self, record_id: bytes) -> tuple[Table, int] | None:
+        slot = self.table.by_id.get(record_id)
+        if slot is not None:
+            return self.table, slot
+        if self.past is not None:
+            slot = self.past.by_id.get(record_id)
+            if slot is not None:
+                return self.past, slot
+        return None
+
+    def _found(self, record_id: bytes) -> tuple[Table, int]:
+        found = self._find(record_id)
+        assert found is not None
+        return found
+
+    def horizon(self, now: int) -> int:
+        """What ended by then is not held any more, or never was."""
+        history = self.settings.history
+        if not history:
+            return now
+        return self.floor if history == ALL else max(self.floor, now - history * 1000)
+
+    def has_version(self, record_id: bytes, now: int) -> bool:
+        """Whether history holds a version of `record_id` that ended."""
+        past = self.past
+        if past is None or past.side is None:
+            return False
+        known_to, horizon = past.side.cols[KNOWN_TO], self.horizon(now)
+        return any(known_to[slot] > horizon for slot in past.versions.get(record_id, ()))
 
     def has_expired(self, record_id: bytes) -> bool:
         """Whether the record that is not there any more went by its deadline, lately."""
         return record_id in self._expired
 
     def serial(self, record_id: bytes) -> int:
-        """The place of a live record in the order of first writing."""
-        return int(self.table.wide[SERIAL, self.table.by_id[record_id]])
+        """The place of a current record in the order of first writing."""
+        table, slot = self._found(record_id)
+        return table.serial(slot)
 
-    def live_slots(self) -> list[int]:
-        """The slots of all live records."""
-        return list(self.table.by_id.values())
+    def views(self, now: int) -> list[View]:
+        """This moment, of `table` and, where there is one, of `past`: all that is held."""
+        return [View(table, self.settings, now) for table in self._tables()]
 
-    def written_since(self, view: View) -> list[int]:
-        """The slots of the live records written since `view` was taken; all of them, where it was compacted since."""
-        if not view.is_of(self.table):
-            return self.live_slots()
-        by_id, ids = self.table.by_id, self.table.ids
-        return [slot for slot in range(view.n, self.table.n) if by_id.get(ids[slot]) == slot]
+    def live_slots(self, view: View) -> list[int]:
+        """The slots of the live rows of the table that `view` is of."""
+        return self.written_since(None, view)
+
+    def written_since(self, old: View | None, new: View) -> list[int]:
+        """The slots of the live rows of the table that `new` is of, as of now, which the earlier view `old` of it has
+        not; all of them for None, as where it was compacted since."""
+        table = next(table for table in self._tables() if new.is_of(table))
+        start = 0 if old is None else old.n
+        slots: list[int] = (start + np.flatnonzero(table.wide[DEAD_AT, start : table.n] == NEVER)).tolist()
+        return slots
+
+    def _tables(self) -> list[Table]:
+        return [self.table] if self.past is None else [self.table, self.past]
 
     @property
     def vector_count(self) -> int:
@@ -110,8 +194,7 @@ class Memory:
 
     def free_id(self, number: int) -> int:
         """The first number from `number` on that no record has as its id."""
-        by_id = self.table.by_id
-        while b"%d" % number in by_id:
+        while b"%d" % number in self:
             number += 1
         return number
 
@@ -119,8 +202,26 @@ class Memory:
         """This moment, for readers."""
         return View(self.table, self.settings, now)
 
+    def moment(self, as_of: int | None, known_at: int | None, now: int, *, invalidated: bool = False) -> Moment:
+        """What is to be seen at these times, None: now; with `invalidated` also facts that were invalid by then."""
+        settings = self.settings
+        if known_at is not None:
+            horizon = self.horizon(now)
+            settings = next((old for until, old in self.old_settings if until > max(known_at, horizon)), settings)
+        past = None if self.past is None else View(self.past, settings, now)
+        return Moment(
+            View(self.table, settings, now),
+            past,
+            now if as_of is None else as_of,
+            now if known_at is None else known_at,
+            now,
+            self.horizon(now),
+            settings,
+            invalidated,
+        )
+
     def plan(self, query: Query, now: int) -> Plan:
-        """Fix what `query` sees: the rows and statistics of this moment."""
+        """Fix what `query` sees: the rows and statistics of this moment, or what ASOF and KNOWNAT are to find."""
         terms: list[tuple[QueryTerm, PostingList | None]] = []
         if query.text is not None:
             # Reading what is behind the lists would cost each query as much as this costs once.
@@ -132,8 +233,11 @@ class Memory:
                 # A copy: the list itself grows on, though never within its first `n`.
                 terms.append((term, posting and PostingList(posting.data, posting.n, posting.df, posting.most)))
         slot = -1
+        if query.as_of is not None or query.known_at is not None:
+            moment = self.moment(query.as_of, query.known_at, now)
+            return Plan(moment.main, query, terms, self.table.posted, moment=moment)
         if query.explain_id is not None:
-            slot = self.table.by_id[query.explain_id]
+            slot = self.table.by_id.get(query.explain_id, -1)
         return Plan(self.view(now), query, terms, self.table.posted, slot)
 
     # -- changing; `at` is the time of the write
@@ -152,55 +256,163 @@ class Memory:
         deadline: int,
         max_words: int,
         at: int,
+        extra: Extra | None = None,
     ) -> None:
-        """Make the record this; `vector` is float32 bytes as stored, b"" for none; `deadline` is NEVER for none."""
-        words = self._analyzer.document(text, max_words) if self._analyzer is not None else _NO_WORDS
-        self._write(record_id, text, vector, meta, tags, words, importance, created_at, updated_at, deadline)
+        """Make the record this; `vector` is float32 bytes as stored, b"" for none; `deadline` is NEVER for none;
+        `extra` None makes it a plain note."""
+        words = self._analyzed(text, max_words)
+        if extra is not None:
+            self.table.need_side(at)
+        elif self.table.side is not None:
+            written = min(updated_at, at)
+            extra = Extra(written, written)
+        self._write(
+            record_id, text, vector, meta, tags, words, importance, created_at, updated_at, deadline, extra, at
+        )
         self._expired.pop(record_id, None)
         self._changed(at)
 
     def remove(self, record_id: bytes, at: int) -> None:
         """Delete a record that is there."""
-        self.table.forget(record_id)
+        table, slot = self._found(record_id)
+        self._end(table, slot, at)
+        table.order.remove(table.serial(slot))
+        self._set_next_deadline()
+        self._changed(at)
+
+    def forget(self, ids: Sequence[bytes], serials: Sequence[int], at: int) -> None:
+        """Delete the current records `ids` and every version of them, and what is left of records that have gone, by
+        their serials."""
+        gone = set(serials)
+        for record_id in ids:
+            table, slot = self._found(record_id)
+            serial = table.serial(slot)
+            self._unlink(table, slot)
+            table.forget(record_id)
+            self._kill_versions(record_id, serial)
+        if gone and self.past is not None:
+            past = self.past
+            held = np.isin(past.wide[SERIAL, : past.n], np.array(sorted(gone))) & past.alive()
+            for slot in np.flatnonzero(held).tolist():
+                past.kill(slot)
         self._changed(at)
 
     def set_meta(self, record_id: bytes, meta: tuple[bytes, ...], at: int) -> None:
         """Give a record that is there other metadata; nothing else of it changes."""
-        table = self.table
-        slot = table.by_id[record_id]
-        self._rewrite(slot, meta, table.deadline(slot))
+        table, slot = self._found(record_id)
+        self._rewrite(table, slot, at, meta=meta)
         self._changed(at)
 
     def set_deadline(self, record_id: bytes, deadline: int, at: int) -> None:
         """Give a record that is there another deadline, NEVER for none."""
-        table = self.table
-        slot = table.by_id[record_id]
-        self._rewrite(slot, table.metas[slot], deadline)
+        table, slot = self._found(record_id)
+        self._rewrite(table, slot, at, deadline=deadline)
         self._changed(at)
+
+    def invalidate(self, record_id: bytes, invalid_at: int, superseded_by: bytes, at: int) -> None:
+        """A fact that is there is invalid from `invalid_at` on, NEVER: is not invalidated any more."""
+        table, slot = self._found(record_id)
+        extra = table.extra(slot)
+        assert extra is not None and extra.fact is not None
+        fact = extra.fact._replace(superseded_by=superseded_by)
+        said = min(invalid_at, at)
+        self._rewrite(table, slot, said, at=at, extra=extra._replace(invalid_at=invalid_at, fact=fact))
+        self._changed(at)
+
+    def retell(self, record_id: bytes, fact: Fact, max_words: int, at: int) -> None:
+        """A fact that is there says this; vector and times stay."""
+        table, slot = self._found(record_id)
+        extra = table.extra(slot)
+        assert extra is not None
+        words = self._analyzed(fact.text, max_words)
+        self._rewrite(table, slot, at, text=fact.text, words=words, extra=extra._replace(fact=fact))
+        self._changed(at)
+
+    def put_entity(self, entity: Entity, at: int) -> None:
+        """The entity of this name and type becomes exactly this."""
+        if self.entities is None:
+            self.entities = Entities()
+        self.entities.put(entity)
+        self.updated_at = at
+
+    def drop_entity(self, name: bytes, entity_type: bytes, at: int) -> None:
+        """An entity that is there goes."""
+        assert self.entities is not None
+        self.entities.drop(name, entity_type)
+        self.updated_at = at
 
     def configure(self, settings: Settings, at: int) -> None:
         """New settings; mode, dim, metric and lang stay."""
+        old = self.settings
+        if settings.history:
+            if not old.history:
+                self.floor = at
+                self.table.need_side(at)
+            else:
+                self.floor = self.horizon(at)
+                if settings != old:
+                    self.old_settings.append((at, old))
         self.settings = settings
         self.updated_at = at
+        if old.history:
+            self._prune_at = NEVER
+            self.prune(at)
 
     def expire(self, now: int) -> list[bytes]:
-        """Drop the records whose deadline is `now` or earlier; their ids, in the order of their deadlines."""
+        """Drop the records whose deadline is `now` or earlier, and let those cross over whose moment has come; the ids
+        of the dropped, in the order of their deadlines."""
         gone = []
-        due, table = self._due, self.table
+        due = self._due
         while due and due[0][0] <= now:
-            deadline, record_id = heappop(due)
-            slot = table.by_id.get(record_id)
-            if slot is None or table.deadline(slot) != deadline:
+            deadline, record_id, serial = heappop(due)
+            found = self._find(record_id)
+            if found is not None and found[0].serial(found[1]) == serial:
+                table, slot = found
+                if table.deadline(slot) != deadline:
+                    continue
+                self._unlink(table, slot)
+                table.forget(record_id)
+                gone.append(record_id)
+                self._expired[record_id] = None
+                if len(self._expired) > _EXPIRED_KEPT:
+                    del self._expired[next(iter(self._expired))]
+            elif self._last_deadline(record_id, serial) != deadline:
                 continue
-            table.forget(record_id)
-            gone.append(record_id)
-            self._expired[record_id] = None
-            if len(self._expired) > _EXPIRED_KEPT:
-                del self._expired[next(iter(self._expired))]
-        self.next_deadline = due[0][0] if due else NEVER
-        if gone:
+            self._kill_versions(record_id, serial)
+        turns = self._turns
+        while turns and turns[0][0] <= now:
+            self._place(heappop(turns)[1], now)
+        if self._prune_at <= now:
+            self.prune(now)
+        self._set_next_deadline()
+        if gone or self.past is not None:
             self._compact_if_worth()
         return gone
+
+    def prune(self, now: int) -> None:
+        """Drop the versions that history does not hold any more."""
+        past, horizon = self.past, self.horizon(now)
+        self.old_settings = [each for each in self.old_settings if self.settings.history and each[0] > horizon]
+        self._prune_at = NEVER
+        if past is not None and past.versions and past.side is not None:
+            known_to = past.side.cols[KNOWN_TO, : past.n]
+            for slot in np.flatnonzero((known_to <= horizon) & past.alive()).tolist():
+                past.kill(slot)
+            left = known_to[(known_to != NEVER) & past.alive()]
+            if len(left):
+                self._prune_after(int(left.min()))
+        self._set_next_deadline()
+        self._compact_if_worth()
+
+    def _prune_after(self, known_to: int) -> None:
+        """See to it that a version that ended then is dropped in time: a sixteenth of the window late, or a second."""
+        history = self.settings.history
+        if history > 0:
+            self._prune_at = min(self._prune_at, known_to + history * 1000 + max(history * 1000 // 16, 1000))
+
+    def _set_next_deadline(self) -> None:
+        due, turns = self._due, self._turns
+        self.next_deadline = min(due[0][0] if due else NEVER, turns[0][0] if turns else NEVER, self._prune_at)
 
     def copy(self) -> Memory:
         """An independent twin."""
@@ -209,47 +421,216 @@ class Memory:
         twin.next_id = self.next_id
         twin.next_deadline = self.next_deadline
         twin.table = self.table.copy()
+        if self.past is not None:
+            twin.past = self.past.copy()
+            twin.past.order = twin.table.order
+        twin.facts = None if self.facts is None else self.facts.copy()
+        twin.entities = None if self.entities is None else self.entities.copy()
+        twin.floor = self.floor
+        twin.old_settings = list(self.old_settings)
         twin._due = list(self._due)
+        twin._turns = list(self._turns)
+        twin._prune_at = self._prune_at
         twin._expired = dict(self._expired)
         return twin
 
     @classmethod
     def restored(
-        cls, settings: Settings, vocabulary: Vocabulary, table: Table, next_id: int, created_at: int, updated_at: int
+        cls,
+        settings: Settings,
+        vocabulary: Vocabulary,
+        table: Table,
+        next_id: int,
+        created_at: int,
+        updated_at: int,
+        past: Table | None = None,
+        entities: Entities | None = None,
+        floor: int = -NEVER,
+        old_settings: Sequence[tuple[int, Settings]] = (),
     ) -> Memory:
-        """A memory over a table of live rows, as a base file holds it."""
+        """A memory over a table of live rows, as a base file holds it, and one of those that do not count, in which
+        `settle` looks for what does by now."""
         memory = cls(settings, vocabulary, created_at)
         memory.updated_at = updated_at
         memory.next_id = next_id
         memory.table = table
-        deadlines = table.wide[DEADLINE, : table.n]
-        memory._due = [(table.deadline(slot), table.ids[slot]) for slot in np.flatnonzero(deadlines < NEVER).tolist()]
-        heapify(memory._due)
-        memory.next_deadline = memory._due[0][0] if memory._due else NEVER
+        memory.past = past
+        memory.entities = entities
+        memory.floor = floor
+        memory.old_settings = list(old_settings)
+        if settings.history or past is not None:
+            table.need_side(updated_at)
+        if past is not None:
+            past.need_side(updated_at)
+            table.order = past.order = table.order.joined(past.order)
+            for slots in past.versions.values():
+                for slot in slots:
+                    assert past.side is not None
+                    memory._prune_after(int(past.side.cols[KNOWN_TO, slot]))
+        for each in memory._tables():
+            memory._index_facts(each)
+        memory._forget_stale()
+        memory._forget_stale_turns(-NEVER)
+        memory._set_next_deadline()
         return memory
+
+    def settle(self, now: int) -> None:
+        """Let every record that is in the wrong table cross over."""
+        for table in self._tables():
+            for record_id in list(table.by_id) if table.side is not None else ():
+                self._place(record_id, now)
+        self._set_next_deadline()
+
+    def _index_facts(self, table: Table) -> None:
+        if table.side is None:
+            return
+        flags = table.side.cols[FLAGS, : table.n]
+        current = (flags & KIND == FACT) & (table.side.cols[KNOWN_TO, : table.n] == NEVER) & table.alive()
+        for slot in np.flatnonzero(current).tolist():
+            self._link(table, slot)
 
     def _changed(self, at: int) -> None:
         self.updated_at = at
         self._compact_if_worth()
 
-    def _rewrite(self, slot: int, meta: tuple[bytes, ...], deadline: int) -> None:
-        """Write the row at `slot` again, its words taken over."""
-        table = self.table
-        where = table.terms_of(slot)
-        words = Document(
-            table.fwd_terms[where].tolist(), table.fwd_halves[where].tolist(), int(table.narrow[DOC_LEN, slot])
+    # -- parts of a change
+
+    def _analyzed(self, text: bytes, max_words: int) -> Document:
+        return self._analyzer.document(text, max_words) if self._analyzer is not None else _NO_WORDS
+
+    def _link(self, table: Table, slot: int) -> None:
+        """Index the current row at `slot` if it is a fact."""
+        extra = table.extra(slot)
+        if extra is not None and extra.fact is not None:
+            if self.facts is None:
+                self.facts = FactIndex()
+            self.facts.add(table.ids[slot], extra.fact, extra.valid_until, extra.invalid_at)
+
+    def _unlink(self, table: Table, slot: int) -> None:
+        """The current row at `slot` is about to go."""
+        extra = table.extra(slot)
+        if extra is not None and extra.fact is not None:
+            assert self.facts is not None
+            self.facts.remove(table.ids[slot], extra.fact, extra.valid_until)
+
+    def _need_past(self) -> Table:
+        if self.past is None:
+            self.past = Table(self.settings, indexed=False)
+            self.past.order = self.table.order
+            self.past.need_side(0)
+        return self.past
+
+    def _end(self, table: Table, slot: int, until: int) -> None:
+        """The current row at `slot` is current no more; history keeps it until then, if it began before."""
+        self._unlink(table, slot)
+        record_id, extra = table.ids[slot], table.extra(slot)
+        del table.by_id[record_id]
+        if self.settings.history and extra is not None:
+            if until > extra.since:
+                self._move(table, slot, self._need_past(), extra._replace(known_to=until))
+                self._prune_after(until)
+            self._trim_versions(record_id, until)
+        table.kill(slot)
+
+    def _trim_versions(self, record_id: bytes, until: int) -> None:
+        """A version begins, or the record ends, at a time before some that ended already: they ended then."""
+        past = self.past
+        if past is None or past.side is None:
+            return
+        for slot in list(past.versions.get(record_id, ())):
+            extra = past.extra(slot)
+            if extra is not None and extra.known_to > until:
+                past.kill(slot)
+                if until > extra.since:
+                    self._move(past, slot, past, extra._replace(known_to=until))
+
+    def _kill_versions(self, record_id: bytes, serial: int) -> None:
+        past = self.past
+        if past is not None:
+            for slot in list(past.versions.get(record_id, ())):
+                if past.serial(slot) == serial:
+                    past.kill(slot)
+
+    def _last_deadline(self, record_id: bytes, serial: int) -> int:
+        """The deadline that a record which has gone had at last, NEVER where history holds none."""
+        past = self.past
+        if past is None or past.side is None:
+            return NEVER
+        since = past.side.cols[SINCE]
+        slots = [slot for slot in past.versions.get(record_id, ()) if past.serial(slot) == serial]
+        return past.deadline(max(slots, key=lambda slot: (int(since[slot]), slot))) if slots else NEVER
+
+    @staticmethod
+    def _move(source: Table, slot: int, target: Table, extra: Extra | None) -> None:
+        """Append the row at `slot` to `target`, with this side."""
+        target.append(
+            source.ids[slot],
+            source.texts[slot],
+            source.vector(slot),
+            source.metas[slot],
+            source.tags[slot],
+            source.words(slot),
+            importance=source.importance(slot),
+            created_at=source.created(slot),
+            updated_at=source.updated(slot),
+            deadline=source.deadline(slot),
+            serial=source.serial(slot),
+            extra=extra,
         )
+
+    def _place(self, record_id: bytes, now: int) -> None:
+        """Let a current record cross over if it is in the wrong table at `now`."""
+        found = self._find(record_id)
+        if found is None:
+            return
+        table, slot = found
+        extra = table.extra(slot)
+        if extra is None:
+            return
+        if extra.counts(now) != (table is self.table):
+            del table.by_id[record_id]
+            self._move(table, slot, self.table if extra.counts(now) else self._need_past(), extra)
+            table.kill(slot)
+        self._watch_turn(record_id, extra, now)
+
+    def _watch_turn(self, record_id: bytes, extra: Extra, now: int) -> None:
+        turn = extra.next_turn(now)
+        if turn < NEVER:
+            heappush(self._turns, (turn, record_id))
+            if len(self._turns) > 2 * self.held + _STALE_MIN:
+                self._forget_stale_turns(now)
+
+    def _rewrite(
+        self,
+        table: Table,
+        slot: int,
+        since: int,
+        *,
+        at: int | None = None,
+        text: bytes | None = None,
+        meta: tuple[bytes, ...] | None = None,
+        words: Document | None = None,
+        deadline: int | None = None,
+        extra: Extra | None = None,
+    ) -> None:
+        """Write the current row at `slot` again, as a version that begins at `since`; what is None is taken over. `at`
+        is the time of the command where that is another."""
+        extra = table.extra(slot) if extra is None else extra
+        if extra is not None:
+            extra = extra._replace(since=max(since, extra.written))
         self._write(
             table.ids[slot],
-            table.texts[slot],
+            table.texts[slot] if text is None else text,
             table.vector(slot),
-            meta,
+            table.metas[slot] if meta is None else meta,
             table.tags[slot],
-            words,
+            table.words(slot) if words is None else words,
             table.importance(slot),
             table.created(slot),
             table.updated(slot),
-            deadline,
+            table.deadline(slot) if deadline is None else deadline,
+            extra,
+            since if at is None else at,
         )
 
     def _write(
@@ -264,15 +645,24 @@ class Memory:
         created_at: int,
         updated_at: int,
         deadline: int,
+        extra: Extra | None,
+        at: int,
     ) -> None:
-        table = self.table
-        old = table.by_id.get(record_id)
+        """The record becomes this. `extra` is None where no record of the memory has one."""
+        found = self._find(record_id)
         serial = 0
-        if old is not None:
-            serial = int(table.wide[SERIAL, old])
-            record_id = table.ids[old]  # one bytes object per id, however often it is written
-            table.kill(old)
-        table.append(
+        if found is not None:
+            source, old = found
+            serial = source.serial(old)
+            record_id = source.ids[old]  # one bytes object per id, however often it is written
+            if extra is None:
+                source.kill(old)
+            else:
+                self._end(source, old, extra.since)
+        elif extra is not None:
+            self._trim_versions(record_id, extra.since)
+        target = self.table if extra is None or extra.counts(at) else self._need_past()
+        slot = target.append(
             record_id,
             text,
             vector,
@@ -284,60 +674,119 @@ class Memory:
             updated_at=updated_at,
             deadline=deadline,
             serial=serial,
+            extra=extra,
         )
+        if extra is not None:
+            if extra.fact is not None:
+                self._link(target, slot)
+            self._watch_turn(record_id, extra, at)
         if deadline < NEVER:
-            heappush(self._due, (deadline, record_id))
-            if len(self._due) > 2 * table.live + _STALE_MIN:
+            heappush(self._due, (deadline, record_id, target.serial(slot)))
+            if len(self._due) > 2 * self.held + _STALE_MIN + self._gone_due():
                 self._forget_stale()
+        if extra is not None:
+            self._set_next_deadline()
+        elif self._due:
             self.next_deadline = self._due[0][0]
+
+    def _gone_due(self) -> int:
+        """How many deadlines records that have gone may have at most."""
+        return len(self.past.versions) if self.past is not None else 0
 
     def _forget_stale(self) -> None:
         """Drop the deadlines that were moved since: a TTL renewed at each use would pile them up."""
-        table = self.table
-        deadlines = table.wide[DEADLINE]
-        self._due = [(int(deadlines[slot]), key) for key, slot in table.by_id.items() if deadlines[slot] < NEVER]
+        due = []
+        for table in self._tables():
+            deadlines = table.wide[DEADLINE]
+            due += [
+                (int(deadlines[slot]), key, table.serial(slot))
+                for key, slot in table.by_id.items()
+                if deadlines[slot] < NEVER
+            ]
+        past = self.past
+        for record_id in past.versions if past is not None else ():
+            assert past is not None
+            found = self._find(record_id)
+            current = found[0].serial(found[1]) if found is not None else 0
+            for serial in {past.serial(slot) for slot in past.versions[record_id]} - {current}:
+                deadline = self._last_deadline(record_id, serial)
+                if deadline < NEVER:
+                    due.append((deadline, record_id, serial))
+        self._due = due
         heapify(self._due)
+
+    def _forget_stale_turns(self, now: int) -> None:
+        """Keep only the next turn, after `now`, of each record; -NEVER for now: the next that may be, by where
+        the record stands."""
+        turns = []
+        for table in self._tables():
+            if table.side is None:
+                continue
+            for record_id, slot in table.by_id.items():
+                extra = table.extra(slot)
+                assert extra is not None
+                # One in `table` has begun.
+                turn = extra.next_turn(max(now, extra.valid_at) if table is self.table else now)
+                if turn < NEVER:
+                    turns.append((turn, record_id))
+        self._turns = turns
+        heapify(self._turns)
 
     # -- compaction
 
     @property
     def wants_compaction(self) -> bool:
         """Whether dead rows outnumber the live ones so that `compacted` pays."""
-        table = self.table
-        return table.n - table.live > max(_COMPACT_MIN, table.live)
+        return _is_worth(self.table) or (self.past is not None and _is_worth(self.past))
 
     def _compact_if_worth(self) -> None:
-        table = self.table
-        if (
-            table.n - table.live > max(_COMPACT_MIN, table.live)
-            and table.n <= COMPACT_ON_LOOP
-            and table.n * self.settings.dim * 4 <= _COMPACT_ON_LOOP_BYTES
-        ):
-            self.compact()
+        for table in self._tables():
+            if (
+                _is_worth(table)
+                and table.n <= COMPACT_ON_LOOP
+                and table.n * self.settings.dim * 4 <= _COMPACT_ON_LOOP_BYTES
+            ):
+                self._swap(table, table.compacted(table.n, table.sequence)[0])
 
     def compact(self) -> None:
         """Drop the dead rows, here and now."""
-        self.table, _ = self.table.compacted(self.table.n, self.table.sequence)
+        for table in self._tables():
+            self._swap(table, table.compacted(table.n, table.sequence)[0])
+
+    def _swap(self, old: Table, new: Table) -> None:
+        if old is self.table:
+            self.table = new
+        elif old is self.past:
+            self.past = new
 
     def compaction(self) -> Compaction:
-        """Begin a compaction that a thread does."""
-        return Compaction(self)
+        """Begin a compaction that a thread does: of `table`, or of `past` where that alone needs it."""
+        past = self.past
+        if past is not None and _is_worth(past) and not _is_worth(self.table):
+            return Compaction(self, past)
+        return Compaction(self, self.table)
 
     def nbytes(self) -> int:
         """About how many bytes of memory this memory takes."""
-        # A deadline is a tuple (64) and a number (32).
-        own = sum(map(getsizeof, (self, self._due, self._expired)))
-        return own + self.table.nbytes() + 96 * len(self._due)
+        # A deadline is a tuple (64) and a number (32), and so is a turn.
+        own = sum(map(getsizeof, (self, self._due, self._expired, self._turns)))
+        own += 96 * (len(self._due) + len(self._turns))
+        parts = (self.table, self.past, self.facts, self.entities)
+        return own + sum(part.nbytes() for part in parts if part is not None)
+
+
+def _is_worth(table: Table) -> bool:
+    return table.n - table.live > max(_COMPACT_MIN, table.live)
 
 
 class Compaction:
     """A compaction in three steps: begun on the loop, `build` in a thread, `install` on the loop."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, table: Table) -> None:
         self._memory = memory
-        self._old = memory.table
-        self._n = memory.table.n
-        self._sequence = memory.table.sequence
+        self._old = table
+        self._n = table.n
+        self._sequence = table.sequence
 
     def build(self) -> None:
         self._new, self._kept = self._old.compacted(self._n, self._sequence)
@@ -345,26 +794,16 @@ class Compaction:
     def install(self) -> None:
         """Bring what changed meanwhile over and swap."""
         memory, old, new = self._memory, self._old, self._new
+        if old.side is not None and new.side is None:  # it has come since
+            new.side = old.side.taken(self._kept)
         dead_at = old.wide[DEAD_AT]
         died = np.flatnonzero((dead_at[: self._n] > self._sequence) & (dead_at[: self._n] != NEVER))
         for slot, place in zip(died.tolist(), np.searchsorted(self._kept, died).tolist(), strict=True):
-            del new.by_id[old.ids[slot]]
+            if new.by_id.get(old.ids[slot]) == place:
+                del new.by_id[old.ids[slot]]
             new.kill(place)
         for slot in range(self._n, old.n):
             if dead_at[slot] != NEVER:
                 continue
-            where = old.terms_of(slot)
-            new.append(
-                old.ids[slot],
-                old.texts[slot],
-                old.vector(slot),
-                old.metas[slot],
-                old.tags[slot],
-                Document(old.fwd_terms[where].tolist(), old.fwd_halves[where].tolist(), int(old.narrow[DOC_LEN, slot])),
-                importance=old.importance(slot),
-                created_at=old.created(slot),
-                updated_at=old.updated(slot),
-                deadline=old.deadline(slot),
-                serial=int(old.wide[SERIAL, slot]),
-            )
-        memory.table = new
+            memory._move(old, slot, new, old.extra(slot))
+        memory._swap(old, new)

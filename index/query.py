@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .filters import Clause
 from .settings import Weights
+
+if TYPE_CHECKING:
+    from .view import View
 
 #: The order in which contributions are added and shown.
 SIGNALS = ("keyword", "vector", "recency", "importance")
@@ -39,6 +42,8 @@ class Query:
     explain: bool = False
     counts: bool = True  # whether the counts of WITHSTATS are wanted
     explain_id: bytes | None = None  # MEM.EXPLAIN: rank this one record
+    as_of: int | None = None  # what counted then, unix ms; None: now
+    known_at: int | None = None  # as it was known then
     max_scan: int = 1 << 62
     max_terms: int = 1 << 62
 
@@ -76,3 +81,4 @@ class Result:
     tier: str
     rank: int | None = None
     reason: str | None = None
+    view: View | None = field(default=None, compare=False, repr=False)  # what the hits' slots are of

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from . import diversity, explanation, rrf
 from .analyzer import QueryTerm
 from .errors import BadMemory
 from .keyword import PRUNE_MIN, TERMS_SINGLY, Bounds, Keyword
+from .moment import Moment, joined
 from .parallel import each
 from .postings import PostingList
 from .query import Hit, Query, Result
@@ -68,6 +69,18 @@ class Plan:
     terms: list[tuple[QueryTerm, PostingList | None]]  # each with its list as of this moment
     posted: int  # rows below are in the posting lists, the others in the forward index only
     explain_slot: int = -1
+    explain_reason: str = "not valid then"  # where there is no slot
+    moment: Moment | None = None  # ASOF, KNOWNAT: `view` is then to be made of it
+
+    def settled(self) -> Plan:
+        """The plan with the view that it is about."""
+        if self.moment is None:
+            return self
+        view, slot, reason = joined(self.moment), -1, "not valid then"
+        if self.query.explain_id is not None:
+            slot, known = view.shown_slot(self.query.explain_id)
+            reason = "not valid then" if known else "absent"
+        return replace(self, view=view, explain_slot=slot, moment=None, explain_reason=reason)
 
     @property
     def cost(self) -> int:
@@ -75,8 +88,11 @@ class Plan:
         query, n = self.query, self.view.n
         dim = len(query.vector) if query.vector is not None else 0
         # A clause looks at a row in about a fifth of a microsecond or, where it is encoded already, much less.
-        cost = n * (dim + 32 + 1000 * len(query.filters)) + 5000 * sum(len(clause.values) for clause in query.filters)
-        if not n or not self.terms:
+        if self.moment is not None:
+            n = self.moment.rows
+        per_row = dim + (32 if self.moment is None else 200) + 1000 * len(query.filters)
+        cost = n * per_row + 5000 * sum(len(clause.values) for clause in query.filters)
+        if not self.view.n or not self.terms:
             return cost
         ends = self.view.terms_end
         unposted = int(ends[-1]) - (int(ends[self.posted - 1]) if self.posted else 0)
@@ -131,7 +147,7 @@ class Ranking:
     """One run. Arrays named `..._s` are parallel to the matching rows that survive the filters: indexed by place."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+        self.plan = plan = plan.settled()
         self.view = view = plan.view
         self.query = query = plan.query
         settings = view.settings
@@ -264,7 +280,8 @@ class Ranking:
                 f"a scan of {len(rows)} vectors exceeds mem-max-scan ({self.query.max_scan}); raise it or narrow the"
                 " query with FILTER"
             )
-        self.scans = bool(len(rows)) and len(rows) * _GATHER_BELOW >= view.vector_n
+        # A view of two tables has no codes, and its blocks may end anywhere.
+        self.scans = bool(len(rows)) and len(rows) * _GATHER_BELOW >= view.vector_n and not view.masked
         if not self.scans:
             low, high = close_intervals(view, self.vector, rows) if len(rows) else (np.zeros(0), np.zeros(0))
             self._enclosed = self._spaced(low), self._spaced(high)
@@ -299,7 +316,7 @@ class Ranking:
         """(low, high) of the similarities at `places` by float32, nan where there is no vector."""
         assert self.vector is not None
         rows = self.vrow_s[places]
-        if len(rows) * _SCAN_ABOVE > self.view.vector_n:
+        if len(rows) * _SCAN_ABOVE > self.view.vector_n and not self.view.masked:
             low, high = close_intervals_of_all(self.view, self.vector)
             low, high = low[rows], high[rows]
             if self.has is not None:
@@ -467,6 +484,7 @@ class Ranking:
         keep, below = self._thresholds()
         places = None if keep is None else np.flatnonzero(keep)
         result = Result([], self.view.live, self.matched, self.filtered, below, self.signals(), self.tier())
+        result.view = self.view
         if query.explain_id is not None:
             explanation.explain_one(self, result, places)
             return result

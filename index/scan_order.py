@@ -87,6 +87,18 @@ class ScanOrder(Generic[T]):
     def nbytes(self) -> int:
         return getsizeof(self) + getsizeof(self._serials) + getsizeof(self._items)
 
+    def joined(self, other: ScanOrder[T]) -> ScanOrder[T]:
+        """An order of the items of both, which have no serial in common."""
+        items = {
+            serial: item
+            for order in (self, other)
+            for serial, item in zip(order._serials, order._items, strict=True)
+            if item is not None
+        }
+        serials = sorted(items)
+        next_serial = max(self.next_serial, other.next_serial)
+        return ScanOrder.restored(serials, [items[serial] for serial in serials], next_serial)
+
     def copy(self) -> ScanOrder[T]:
         twin: ScanOrder[T] = ScanOrder()
         twin.next_serial = self.next_serial

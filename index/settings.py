@@ -8,6 +8,9 @@ MODES = ("SEARCH", "VECTOR", "HYBRID")
 METRICS = ("COSINE", "L2", "IP")
 FUSIONS = ("LINEAR", "RRF")
 
+#: `Settings.history`: nothing is ever dropped.
+ALL = -1
+
 #: keyword, vector, recency, importance
 Weights = tuple[float, float, float, float]
 
@@ -25,6 +28,7 @@ class Settings:
     lang: str = "english"
     k1: float = 0.9
     b: float = 0.4
+    history: int = 0  # how many seconds replaced and deleted versions are held; ALL: for ever
 
     @property
     def has_text(self) -> bool:

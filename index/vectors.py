@@ -174,6 +174,11 @@ def similarities(blocks: list[Floats32], rows: npt.NDArray[np.integer], query: F
     return out
 
 
+def cosines(rows: Floats32, query: Floats) -> Floats:
+    """The cosine of each row (m, dim) to `query` (dim,), a float64 unit vector: float64 (m,)."""
+    return _row_similarities(rows.astype(np.float64), query, "COSINE")
+
+
 def _row_similarities(x: Floats, query: Floats, metric: str) -> Floats:
     # sum(axis=1) over contiguous rows adds each row on its own (numpy's pairwise sum), whatever stands beside it.
     if metric == "L2":
@@ -197,6 +202,12 @@ def pairwise(x: Floats, one: Floats, metric: str) -> Floats:
     if metric == "COSINE":
         one = one / np.sqrt((one * one).sum())
     return _row_similarities(x, one, metric)
+
+
+def fixed_sum(rows: Floats32) -> Int64s:
+    """What rows (m, dim) add to a vector sum (dim,)."""
+    total: Int64s = _fixed(rows).sum(axis=0)
+    return total
 
 
 def _fixed(vector: Floats32) -> Int64s:

@@ -27,8 +27,10 @@ from .columns import (
     Int64s,
     Table,
 )
+from .estimates import Estimates
 from .filters import Columns, Record
 from .settings import Settings
+from .side import FLAGS, KIND, NOTE, Extra, Fact, extra_at
 
 
 class View:
@@ -39,6 +41,8 @@ class View:
         "_table",
         "_wide",
         "blocks",
+        "clock",
+        "facts",
         "fwd_halves",
         "fwd_terms",
         "ids",
@@ -49,6 +53,7 @@ class View:
         "now",
         "sequence",
         "settings",
+        "side",
         "tags",
         "texts",
         "total_len",
@@ -57,10 +62,14 @@ class View:
         "vector_sum",
     )
 
+    #: Whether some live rows do not show (moment.py): a posting list's df is then not what counts.
+    masked = False
+
     def __init__(self, table: Table, settings: Settings, now: int) -> None:
         self._table = table  # for `columns` only: the rest of it goes on changing
         self.settings = settings
-        self.now = now
+        self.now = now  # ages are as of it
+        self.clock = now  # and what is left until a deadline, as of this
         self.n = table.n
         self.sequence = table.sequence
         self.live = table.live
@@ -73,6 +82,9 @@ class View:
         self.tags = table.tags
         self.fwd_terms = table.fwd_terms
         self.fwd_halves = table.fwd_halves
+        side = table.side
+        self.side: Int64s | None = None if side is None else side.cols
+        self.facts: list[Fact | None] = [] if side is None else side.facts
         vectors = table.vectors
         if vectors is not None:
             self.blocks = vectors.blocks
@@ -89,19 +101,24 @@ class View:
         """The table's encoded metadata; for one thread at a time (workers.py sees to it)."""
         return self._table.columns
 
+    @property
+    def estimates(self) -> Estimates:
+        """What readers keep of the table in float32."""
+        return self._table.estimates
+
     def recency_estimate(self, half_life_ms: float) -> npt.NDArray[np.float32]:
         """Each row's recency (estimates.py), a new array."""
-        return self._table.estimates.recency(self.updated, self.now, half_life_ms)
+        return self.estimates.recency(self.updated, self.now, half_life_ms)
 
     def importance_estimate(self) -> npt.NDArray[np.float32]:
         """Each row's importance (estimates.py)."""
-        return self._table.estimates.importance(self.importance)
+        return self.estimates.importance(self.importance)
 
     def fixed_estimate(
         self, half_life_ms: float, weights: tuple[float, float]
     ) -> tuple[npt.NDArray[np.float32], float]:
         """What recency and importance add to each row's LINEAR score, and by how much that may be too large."""
-        return self._table.estimates.fixed(self.updated, self.importance, self.now, half_life_ms, weights)
+        return self.estimates.fixed(self.updated, self.importance, self.now, half_life_ms, weights)
 
     @property
     def codes(self) -> Codes:
@@ -150,8 +167,23 @@ class View:
             float(self.importance[slot]),
             int(self._wide[CREATED, slot]),
             int(self._wide[UPDATED, slot]),
+            None if self.side is None else self.extra(slot),
         )
 
+    def extra(self, slot: int) -> Extra:
+        """The row's side, a plain note's where the table has none."""
+        if self.side is None:
+            updated = int(self._wide[UPDATED, slot])
+            return Extra(updated, updated)
+        return extra_at(self.side, self.facts, slot)
+
+    def kind(self, slot: int) -> int:
+        """NOTE, EPISODE or FACT."""
+        return NOTE if self.side is None else int(self.side[FLAGS, slot]) & KIND
+
+    def side_column(self, name: int) -> Int64s | None:
+        """A column of side.py, int64 (n,); None where the table has no side."""
+        return None if self.side is None else self.side[name, : self.n]
 
     @property
     def deadlines(self) -> Int64s:

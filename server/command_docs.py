@@ -14,6 +14,7 @@ from .commands import TABLE, Command
 GROUPS = {
     "memory": "Memories and records",
     "retrieval": "Retrieval",
+    "facts": "Facts and entities",
     "generic": "Keys",
     "transactions": "Transactions",
     "pubsub": "Pub/sub",

@@ -3,6 +3,8 @@
 from . import (  # noqa: F401
     connection_commands,
     dump_commands,
+    entity_commands,
+    fact_commands,
     introspection_commands,
     keys_commands,
     memory_commands,

@@ -127,6 +127,24 @@ class Int(Type):
 
 
 @dataclass(frozen=True)
+class Real(Type):
+    """A decimal within bounds."""
+
+    min: float
+    max: float
+
+    def parse(self, text: str, current: Any = None) -> float:
+        value = _float(text)
+        if value is None or not self.min <= value <= self.max:
+            least, most = _format_float(self.min), _format_float(self.max)
+            raise ConfigError(f"argument must be between {least} and {most} inclusive")
+        return value
+
+    def format(self, value: Any) -> str:
+        return _format_float(value)
+
+
+@dataclass(frozen=True)
 class Memory(Type):
     """A number of bytes, as `512mb`: k, m, g are powers of 1000, kb, mb, gb of 1024. Shown as plain bytes."""
 
@@ -298,6 +316,13 @@ OPTIONS: dict[str, Option] = {
         Option("mem-max-scan", Int(1, INT_MAX), "10000000"),
         Option("mem-max-filters", Int(1, INT_MAX), "128"),
         Option("mem-max-query-terms", Int(1, INT_MAX), "1024"),
+        # facts
+        Option("mem-fact-subjects", Enum("any", "user"), "any"),
+        Option("mem-entity-threshold", Real(-1.0, 1.0), "0.88"),
+        Option("mem-recall-facts", Int(0, 1000), "8"),
+        Option("mem-recall-minconf", Real(0.0, 1.0), "0.5"),
+        Option("mem-anchor-topk", Int(0, 1000), "3"),
+        Option("mem-anchor-min", Real(-1.0, 1.0), "0.75"),
         # threads
         Option("mem-threads", Int(0, 1024), "0", mutable=False),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ..index.settings import Settings
+from ..index.side import Extra, Fact
 
 if TYPE_CHECKING:
     from .payload import Loaded
@@ -37,7 +38,7 @@ class Create:
 
     @classmethod
     def decode(cls, words: Words) -> Create:
-        return cls(words[1], _settings_from(words[2:14]), int(words[14]))
+        return cls(words[1], _settings_from(words[2:-1]), int(words[-1]))
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,15 +55,17 @@ class Configure:
 
     @classmethod
     def decode(cls, words: Words) -> Configure:
-        return cls(words[1], _settings_from(words[2:14]), int(words[14]))
+        return cls(words[1], _settings_from(words[2:-1]), int(words[-1]))
 
 
 @dataclass(slots=True, frozen=True)
 class Put:
     """The record `id` becomes exactly this. `vector` is float32 bytes as stored, b"" for none; `deadline` 0 is none;
-    `next_id` is the counter afterwards, `max_words` how many words of the text are indexed."""
+    `next_id` is the counter afterwards, `max_words` how many words of the text are indexed. With `extra` (None: a plain
+    note) the verb is RECORD, and what `extra` holds stands before the tags."""
 
     verb: ClassVar[bytes] = b"PUT"
+    record_verb: ClassVar[bytes] = b"RECORD"
     key: bytes
     id: bytes
     text: bytes
@@ -76,10 +79,11 @@ class Put:
     next_id: int
     max_words: int
     at: int
+    extra: Extra | None = None
 
     def encode(self) -> Words:
         return [
-            self.verb,
+            self.verb if self.extra is None else self.record_verb,
             self.key,
             self.id,
             self.text,
@@ -91,6 +95,7 @@ class Put:
             _int(self.next_id),
             _int(self.max_words),
             _int(self.at),
+            *([] if self.extra is None else _extra_words(self.extra)),
             _int(len(self.tags)),
             *self.tags,
             *self.meta,
@@ -98,6 +103,10 @@ class Put:
 
     @classmethod
     def decode(cls, words: Words) -> Put:
+        extra = None
+        if words[0] == cls.record_verb:
+            extra, rest = _extra_from(words[12:])
+            words = words[:12] + rest
         tags_end = 13 + int(words[12])
         created_at, updated_at, deadline, next_id, max_words, at = (int(word) for word in words[6:12])
         return cls(
@@ -114,12 +123,13 @@ class Put:
             next_id,
             max_words,
             at,
+            extra,
         )
 
 
 @dataclass(slots=True, frozen=True)
 class Remove:
-    """Records go; each of `ids` is there."""
+    """Records go; each of `ids` is there. Where the memory holds history, their versions stay in it."""
 
     verb: ClassVar[bytes] = b"REMOVE"
     key: bytes
@@ -132,6 +142,112 @@ class Remove:
     @classmethod
     def decode(cls, words: Words) -> Remove:
         return cls(words[1], tuple(words[3:]), int(words[2]))
+
+
+@dataclass(slots=True, frozen=True)
+class Forget:
+    """Records go with all their versions: those of `ids`, which are there, and what is left of those that have gone, by
+    their `serials`."""
+
+    verb: ClassVar[bytes] = b"FORGET"
+    key: bytes
+    ids: tuple[bytes, ...]
+    serials: tuple[int, ...]
+    at: int
+
+    def encode(self) -> Words:
+        return [self.verb, self.key, _int(self.at), _int(len(self.ids)), *self.ids, *map(_int, self.serials)]
+
+    @classmethod
+    def decode(cls, words: Words) -> Forget:
+        ids_end = 4 + int(words[3])
+        return cls(words[1], tuple(words[4:ids_end]), tuple(map(int, words[ids_end:])), int(words[2]))
+
+
+@dataclass(slots=True, frozen=True)
+class Invalidate:
+    """A fact is invalid from `invalid_at` on (NEVER: not invalidated any more), superseded by a fact, b"" for none."""
+
+    verb: ClassVar[bytes] = b"INVALIDATE"
+    key: bytes
+    id: bytes
+    invalid_at: int
+    superseded_by: bytes
+    at: int
+
+    def encode(self) -> Words:
+        return [self.verb, self.key, self.id, _int(self.invalid_at), self.superseded_by, _int(self.at)]
+
+    @classmethod
+    def decode(cls, words: Words) -> Invalidate:
+        return cls(words[1], words[2], int(words[3]), words[4], int(words[5]))
+
+
+@dataclass(slots=True, frozen=True)
+class Retell:
+    """A fact says this now, its text made anew; vector and times stay."""
+
+    verb: ClassVar[bytes] = b"RETELL"
+    key: bytes
+    id: bytes
+    fact: Fact
+    max_words: int
+    at: int
+
+    def encode(self) -> Words:
+        return [self.verb, self.key, self.id, *self.fact, _int(self.max_words), _int(self.at)]
+
+    @classmethod
+    def decode(cls, words: Words) -> Retell:
+        return cls(words[1], words[2], Fact(*words[3:11]), int(words[11]), int(words[12]))
+
+
+@dataclass(slots=True, frozen=True)
+class PutEntity:
+    """The entity of this name and type becomes exactly this; `vector` is float32 bytes, b"" for none."""
+
+    verb: ClassVar[bytes] = b"ENTITY"
+    key: bytes
+    name: bytes
+    type: bytes
+    created_at: int
+    vector: bytes
+    aliases: tuple[bytes, ...]
+    at: int
+
+    def encode(self) -> Words:
+        return [
+            self.verb,
+            self.key,
+            self.name,
+            self.type,
+            _int(self.created_at),
+            _int(self.at),
+            self.vector,
+            *self.aliases,
+        ]
+
+    @classmethod
+    def decode(cls, words: Words) -> PutEntity:
+        return cls(words[1], words[2], words[3], int(words[4]), words[6], tuple(words[7:]), int(words[5]))
+
+
+@dataclass(slots=True, frozen=True)
+class DropEntity:
+    """An entity, which is there, goes."""
+
+    verb: ClassVar[bytes] = b"DROPENTITY"
+    key: bytes
+    name: bytes
+    type: bytes
+    at: int
+
+    def encode(self) -> Words:
+        return [self.verb, self.key, self.name, self.type, _int(self.at)]
+
+    @classmethod
+    def decode(cls, words: Words) -> DropEntity:
+        return cls(words[1], words[2], words[3], int(words[4]))
 
 
 @dataclass(slots=True, frozen=True)
@@ -269,12 +385,31 @@ class Flush:
         return cls()
 
 
-Entry = Create | Configure | Put | Remove | SetMeta | SetDeadline | Drop | ExpireKey | Rename | Copy | Restore | Flush
+Entry = (
+    Create
+    | Configure
+    | Put
+    | Remove
+    | Forget
+    | Invalidate
+    | Retell
+    | PutEntity
+    | DropEntity
+    | SetMeta
+    | SetDeadline
+    | Drop
+    | ExpireKey
+    | Rename
+    | Copy
+    | Restore
+    | Flush
+)
 
-_DECODERS = {
-    kind.verb: kind.decode
-    for kind in (Create, Configure, Put, Remove, SetMeta, SetDeadline, Drop, ExpireKey, Rename, Copy, Restore, Flush)
-}
+_KINDS = (
+    *(Create, Configure, Put, Remove, Forget, Invalidate, Retell, PutEntity, DropEntity, SetMeta, SetDeadline),
+    *(Drop, ExpireKey, Rename, Copy, Restore, Flush),
+)
+_DECODERS = {**{kind.verb: kind.decode for kind in _KINDS}, Put.record_verb: Put.decode}
 
 
 def decode(words: Words) -> Entry:
@@ -296,6 +431,7 @@ def _settings_words(settings: Settings) -> Words:
         settings.lang.encode(),
         repr(settings.k1).encode(),
         repr(settings.b).encode(),
+        _int(settings.history),
     ]
 
 
@@ -311,4 +447,18 @@ def _settings_from(words: Words) -> Settings:
         lang=words[9].decode(),
         k1=float(words[10]),
         b=float(words[11]),
+        history=int(words[12]) if len(words) > 12 else 0,  # logs of earlier versions end before it
     )
+
+
+def _extra_words(extra: Extra) -> Words:
+    fact = [b"0"] if extra.fact is None else [b"1", *extra.fact]
+    return [*map(_int, extra.times_and_flags), repr(extra.confidence).encode(), *fact]
+
+
+def _extra_from(words: Words) -> tuple[Extra, Words]:
+    """What `_extra_words` made of it, and the words behind."""
+    fact = Fact(*words[9:17]) if words[8] == b"1" else None
+    written, since, known_to, valid_at, valid_until, invalid_at, flags = map(int, words[:7])
+    extra = Extra(written, since, known_to, valid_at, valid_until, invalid_at, flags, float(words[7]), fact)
+    return extra, words[9:] if fact is None else words[17:]

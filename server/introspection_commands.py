@@ -161,6 +161,7 @@ _CATEGORY_OF_GROUP = {
     "generic": "@keyspace",
     "memory": "@memory",
     "retrieval": "@memory",
+    "facts": "@memory",
     "transactions": "@transaction",
 }
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
 from ..index.analyzer import Vocabulary
+from ..index.entities import Entity
 from ..index.memory import NEVER, Memory
 from ..index.scan_order import ScanOrder
 from . import entries
@@ -66,7 +67,7 @@ class Keyspace:
             if limit <= 0:
                 return True
             limit -= 1
-            _, key = heappop(due)
+            when, key = heappop(due)
             memory = self.memories.get(key)
             if memory is None:
                 continue
@@ -74,6 +75,8 @@ class Keyspace:
                 self._expire_key(key)
             elif memory.next_deadline <= now:
                 self._expire_records(key, memory, now)
+            elif when >= memory.watched_deadline:  # what was due then has moved
+                self._watch_deadline(key, memory)
         return False
 
     def _expire_key(self, key: bytes) -> None:
@@ -90,6 +93,7 @@ class Keyspace:
                 self.announce(key, b"expire " + record_id)
 
     def _watch_deadline(self, key: bytes, memory: Memory) -> None:
+        memory.watched_deadline = memory.next_deadline
         if memory.next_deadline < NEVER:
             self._watch(memory.next_deadline, key)
 
@@ -97,10 +101,11 @@ class Keyspace:
         heappush(self._due, (when, key))
         if len(self._due) > 4 * len(self.memories) + 1000:
             # Mostly deadlines that were moved since.
-            due = {each: memory.next_deadline for each, memory in self.memories.items()}
-            for each, deadline in self.deadlines.items():
-                due[each] = min(due[each], deadline)
-            self._due = [(deadline, each) for each, deadline in due.items() if deadline < NEVER]
+            self._due = [(deadline, each) for each, deadline in self.deadlines.items()]
+            for each, memory in self.memories.items():
+                memory.watched_deadline = memory.next_deadline
+                if memory.next_deadline < NEVER:
+                    self._due.append((memory.next_deadline, each))
             heapify(self._due)
 
     # -- the door
@@ -120,12 +125,12 @@ class Keyspace:
         self._set(entry.key, Memory(entry.settings, self.vocabulary, entry.at))
 
     def _configure(self, entry: entries.Configure) -> None:
-        self._current(entry.key, entry.at).configure(entry.settings, entry.at)
-        self.touched(entry.key)
+        memory = self._current(entry.key, entry.at)
+        memory.configure(entry.settings, entry.at)
+        self._changed(entry.key, memory)
 
     def _put(self, entry: entries.Put) -> None:
         memory = self._current(entry.key, entry.at)
-        before = memory.next_deadline
         memory.put(
             entry.id,
             entry.text,
@@ -138,10 +143,9 @@ class Keyspace:
             deadline=entry.deadline or NEVER,
             max_words=entry.max_words,
             at=entry.at,
+            extra=entry.extra,
         )
         memory.next_id = entry.next_id
-        if memory.next_deadline < before:
-            self._watch_deadline(entry.key, memory)
         self._changed(entry.key, memory)
 
     def _remove(self, entry: entries.Remove) -> None:
@@ -150,6 +154,31 @@ class Keyspace:
             memory.remove(record_id, entry.at)
         self._changed(entry.key, memory)
 
+    def _forget(self, entry: entries.Forget) -> None:
+        memory = self._current(entry.key, entry.at)
+        memory.forget(entry.ids, entry.serials, entry.at)
+        self._changed(entry.key, memory)
+
+    def _invalidate(self, entry: entries.Invalidate) -> None:
+        memory = self._current(entry.key, entry.at)
+        memory.invalidate(entry.id, entry.invalid_at, entry.superseded_by, entry.at)
+        self._changed(entry.key, memory)
+
+    def _retell(self, entry: entries.Retell) -> None:
+        memory = self._current(entry.key, entry.at)
+        memory.retell(entry.id, entry.fact, entry.max_words, entry.at)
+        self._changed(entry.key, memory)
+
+    def _put_entity(self, entry: entries.PutEntity) -> None:
+        memory = self._current(entry.key, entry.at)
+        memory.put_entity(Entity(0, entry.name, entry.type, entry.aliases, entry.created_at, entry.vector), entry.at)
+        self.touched(entry.key)
+
+    def _drop_entity(self, entry: entries.DropEntity) -> None:
+        memory = self._current(entry.key, entry.at)
+        memory.drop_entity(entry.name, entry.type, entry.at)
+        self.touched(entry.key)
+
     def _set_meta(self, entry: entries.SetMeta) -> None:
         memory = self._current(entry.key, entry.at)
         memory.set_meta(entry.id, entry.meta, entry.at)
@@ -157,10 +186,7 @@ class Keyspace:
 
     def _set_deadline(self, entry: entries.SetDeadline) -> None:
         memory = self._current(entry.key, entry.at)
-        before = memory.next_deadline
         memory.set_deadline(entry.id, entry.deadline or NEVER, entry.at)
-        if memory.next_deadline < before:
-            self._watch_deadline(entry.key, memory)
         self._changed(entry.key, memory)
 
     def _drop_keys(self, entry: entries.Drop) -> None:
@@ -216,6 +242,8 @@ class Keyspace:
 
     def _changed(self, key: bytes, memory: Memory) -> None:
         self.touched(key)
+        if memory.next_deadline < memory.watched_deadline:
+            self._watch_deadline(key, memory)
         if memory.wants_compaction:  # one that is small enough has done it by itself
             self.compactable(memory)
 
@@ -237,6 +265,11 @@ class Keyspace:
         entries.Configure: _configure,
         entries.Put: _put,
         entries.Remove: _remove,
+        entries.Forget: _forget,
+        entries.Invalidate: _invalidate,
+        entries.Retell: _retell,
+        entries.PutEntity: _put_entity,
+        entries.DropEntity: _drop_entity,
         entries.SetMeta: _set_meta,
         entries.SetDeadline: _set_deadline,
         entries.Drop: _drop_keys,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..index.analyzer import LANGUAGES
 from ..index.memory import Memory
-from ..index.settings import FUSIONS, METRICS, MODES, Settings, Weights
+from ..index.settings import ALL, FUSIONS, METRICS, MODES, Settings, Weights
 from ..protocol.reply import OK
 from .arguments import Words
 from .commands import command
@@ -23,6 +23,7 @@ _SETTING_OPTIONS = (
     "HALFLIFE seconds: the age at which recency has halved (mem-recency-halflife: 604800)",
     "FUSION LINEAR|RRF: weighted sum of scaled signals, or of reciprocal ranks (LINEAR)",
     "K1 x, B x: BM25's term frequency saturation and length normalisation (0.9, 0.4)",
+    "HISTORY seconds|ALL|0: how long replaced and deleted versions can be asked for with ASOF and KNOWNAT (0)",
 )
 
 
@@ -68,6 +69,13 @@ def _setting(option: bytes, words: Words) -> dict[str, Any] | None:
         if not 0 <= b <= 1:
             raise CommandError("B must be between 0 and 1")
         return {"b": b}
+    if option == b"HISTORY":
+        if words.accept(b"ALL"):
+            return {"history": ALL}
+        seconds = words.integer()
+        if seconds < 0:
+            raise CommandError("HISTORY must not be negative")
+        return {"history": seconds}
     return None
 
 
@@ -78,7 +86,8 @@ def _setting(option: bytes, words: Words) -> dict[str, Any] | None:
     keys=(1, 1, 1),
     group="memory",
     usage="MEM.CREATE key [MODE SEARCH|VECTOR|HYBRID] [DIM n] [METRIC COSINE|L2|IP]"
-    " [WEIGHTS keyword vector recency importance] [HALFLIFE seconds] [FUSION LINEAR|RRF] [LANG name|NONE] [K1 x] [B x]",
+    " [WEIGHTS keyword vector recency importance] [HALFLIFE seconds] [FUSION LINEAR|RRF] [LANG name|NONE] [K1 x] [B x]"
+    " [HISTORY seconds|ALL|0]",
     options=(
         "MODE SEARCH|VECTOR|HYBRID: index words, vectors, or both (HYBRID)",
         "DIM n: the vectors' width; required for VECTOR and HYBRID, refused for SEARCH",
@@ -131,7 +140,7 @@ def create(ctx: Client, args: list[bytes]) -> Any:
     keys=(1, 1, 1),
     group="memory",
     usage="MEM.CONFIG key [WEIGHTS keyword vector recency importance] [HALFLIFE seconds] [FUSION LINEAR|RRF] [K1 x]"
-    " [B x]",
+    " [B x] [HISTORY seconds|ALL|0]",
     options=_SETTING_OPTIONS,
 )
 def config(ctx: Client, args: list[bytes]) -> Any:
@@ -145,13 +154,14 @@ def config(ctx: Client, args: list[bytes]) -> Any:
         given.update(setting)
     memory = find(ctx, args[0])
     if not given:
-        return settings_map(memory.settings)
+        history = memory.settings.history
+        return {**settings_map(memory.settings), "history": "ALL" if history == ALL else history}
     ctx.server.commit(Configure(args[0], replace(memory.settings, **given), ctx.now))
     return OK
 
 
 def settings_map(settings: Settings) -> dict[str, Any]:
-    """The options of MEM.CREATE, lower-case, as they stand."""
+    """The options of MEM.CREATE that queries depend on, lower-case, as they stand."""
     keyword, vector, recency, importance = settings.weights
     return {
         "mode": settings.mode,

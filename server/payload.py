@@ -166,7 +166,10 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "lang": _one_of(*LANGUAGES),
     "k1": _real(0, _LARGEST),
     "b": _real(0, 1),
+    "history": _integer(-1, _INT64_MAX),
 }
+#: What payloads of earlier versions lack.
+_LATER = {"history"}
 
 
 def settings_of(fields: Any) -> Settings:
@@ -176,8 +179,9 @@ def settings_of(fields: Any) -> Settings:
     for name, value in fields.items():
         if name not in CHECKS or not CHECKS[name](value):
             raise PayloadDamaged(f"the setting {name} cannot be {json.dumps(value)[:100]}")
-    if len(fields) < len(CHECKS):
-        raise PayloadDamaged(f"no setting {sorted(CHECKS.keys() - fields)[0]}")
+    missing = CHECKS.keys() - fields - _LATER
+    if missing:
+        raise PayloadDamaged(f"no setting {min(missing)}")
     weights = [float(weight) for weight in fields["weights"]]
     settings = Settings(**{**fields, "weights": tuple(weights), "k1": float(fields["k1"]), "b": float(fields["b"])})
     if settings.has_vectors != (settings.dim > 0):

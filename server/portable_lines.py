@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..index.settings import Settings
+from ..index.settings import ALL, Settings
 from .arguments import TTL_MAX_S
 from .payload import PayloadDamaged, settings_of
 
@@ -82,6 +82,8 @@ def about_line(about: About) -> bytes:
         "k1": settings.k1,
         "b": settings.b,
     }
+    if settings.history:
+        shown["history"] = "ALL" if settings.history == ALL else settings.history
     return line_of(
         {
             "memory": _word(about.key),
@@ -172,6 +174,8 @@ def read_settings(shown: dict[str, Any]) -> Settings:
         fields["weights"] = [weights[name] for name in _WEIGHTS]
     if "halflife" in fields:
         fields["half_life"] = fields.pop("halflife")
+    if fields.get("history") == "ALL":
+        fields["history"] = ALL
     try:
         return settings_of(fields)
     except PayloadDamaged as error:

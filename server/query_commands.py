@@ -12,12 +12,14 @@ import numpy as np
 
 from ..index.errors import BadMemory
 from ..index.filters import Clause
-from ..index.memory import Memory
+from ..index.memory import NEVER, Memory
 from ..index.query import Hit, Query, Result
 from ..index.settings import FUSIONS
+from ..index.side import KNOWN_TO
 from ..index.view import View, matching
 from .arguments import Words
 from .commands import command
+from .entries import Forget
 from .errors import CommandError, syntax_error
 from .filter_words import read_filter, read_tags
 from .hits import HitFlags, hit_array, hit_map, stats_map
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     from .client import Client
 
 _PAGE_USAGE = (
-    "[TOPK k] [OFFSET n] [MINSCORE x] [FILTER field op value]* [TAGS ANY|ALL n tag1 .. tagn]* [NOTEXT] [WITHMETA]"
-    " [WITHTAGS] [WITHVEC [FLOATS]] [WITHSCORES] [EXPLAIN] [WITHSTATS]"
+    "[TOPK k] [OFFSET n] [MINSCORE x] [FILTER field op value]* [TAGS ANY|ALL n tag1 .. tagn]* [ASOF time]"
+    " [KNOWNAT time] [NOTEXT] [WITHMETA] [WITHTAGS] [WITHVEC [FLOATS]] [WITHSCORES] [EXPLAIN] [WITHSTATS]"
 )
 _PAGE_OPTIONS = (
     "TOPK k: how many hits, 1 to mem-max-topk (10)",
@@ -38,6 +40,8 @@ _PAGE_OPTIONS = (
     "MINSCORE x: drop hits whose score is below x (MEM.QUERY: whose LINEAR score is, under either fusion)",
     "FILTER field op value: only records that pass; EQ NE GT GTE LT LTE IN NIN CONTAINS PREFIX EXISTS; repeatable",
     "TAGS ANY|ALL n tag1 .. tagn: only records with one, or all, of these tags; repeatable",
+    "ASOF time: what was valid then, as of then; KNOWNAT time: as it was known then; both: what a query then replied."
+    " Replaced and deleted records show where the memory holds HISTORY",
     "NOTEXT, WITHMETA, WITHTAGS, WITHVEC [FLOATS], WITHSCORES: which parts of a hit are shown",
     "EXPLAIN: with each hit's score taken apart",
     "WITHSTATS: [hits, map of counts] instead of hits",
@@ -87,6 +91,10 @@ def _read(ctx: Client, words: Words, query: Query) -> Request:
             read_filter(words, query.filters, config)
         elif option == b"TAGS":
             read_tags(words, query.filters, config)
+        elif option == b"ASOF":
+            query.as_of = words.time()
+        elif option == b"KNOWNAT":
+            query.known_at = words.time()
         elif option == b"EXPLAIN":
             query.explain = query.explain_id is None  # MEM.EXPLAIN does nothing else
         elif option in (b"VEC", b"FVEC") and query.kind != "keyword":
@@ -142,7 +150,7 @@ def _answer(
     # A vector as words is some 0.4 microseconds a number.
     shown = query.top_k * memory.settings.dim * 2000 if flags.floats else 0
     return ctx.server.workers.ask(
-        memory, plan, plan.cost + shown, lambda result: reply(plan.view, result), ctx.proto
+        memory, plan, plan.cost + shown, lambda result: reply(result.view or plan.view, result), ctx.proto
     )
 
 
@@ -231,8 +239,11 @@ def explain(ctx: Client, args: list[bytes]) -> Any:
     request = _read(ctx, Words(args, 2), asked)
     memory = find(ctx, args[0])
     _prepare(asked, memory)
-    if record_id not in memory:
+    travels = asked.as_of is not None or asked.known_at is not None
+    if record_id not in memory and not (travels and memory.has_version(record_id, ctx.now)):
         return {"id": record_id, "reason": "expired" if memory.has_expired(record_id) else "absent"}
+    if not travels and memory.slot(record_id) is None:
+        return {"id": record_id, "reason": "not valid then"}
     flags = request.flags
 
     def reply(view: View, result: Result) -> Any:
@@ -245,7 +256,7 @@ def explain(ctx: Client, args: list[bytes]) -> Any:
             hit = result.hits[0]
             found["score"] = hit.score
             found.update(hit.explain or {})
-        if flags.stats:
+        if flags.stats and result.reason not in ("absent", "not valid then"):
             found["stats"] = stats_map(result, 0.0)
         return found
 
@@ -344,42 +355,72 @@ def forget(ctx: Client, args: list[bytes]) -> Any:
         raise syntax_error()
     key = args[0]
     memory = find(ctx, key)
-    view = memory.view(ctx.now)
-
-    def finish(slots: list[int]) -> list[Any]:
-        ids = sorted((view.ids[slot] for slot in slots), key=memory.serial)
-        if not dry_run:
-            remove(ctx, key, tuple(ids))
-        return [len(ids), ids]
-
+    views = memory.views(ctx.now)
     if ctx.in_exec:
         # EXEC is one moment: nothing may come between the look and the deletion, so it happens here and now.
-        return finish(_by_record(view, memory.live_slots(), clauses))
-    found = ctx.server.workers.submit(memory, _walk_cost(view), lambda: _passing(view, clauses).tolist())
+        slots = [_by_record(view, memory.live_slots(view), clauses) for view in views]
+        return _forget(ctx, key, memory, _named(memory, views, slots), dry_run)
+    cost = sum(map(_walk_cost, views))
+    found = ctx.server.workers.submit(memory, cost, lambda: [_passing(view, clauses).tolist() for view in views])
     if not isinstance(found, Future):
-        return finish(found)
-    return ctx.write_after(found, lambda slots: _forget_late(ctx, key, memory, view, slots, clauses, dry_run))
+        return _forget(ctx, key, memory, _named(memory, views, found), dry_run)
+    return ctx.write_after(found, lambda slots: _forget_late(ctx, key, memory, views, slots, clauses, dry_run))
+
+
+#: Of a record: its id and, where it has gone and history holds a version of it, its serial, else 0.
+_Name = tuple[bytes, int]
+
+
+def _named(memory: Memory, views: list[View], slots: list[list[int]]) -> set[_Name]:
+    """The records of which these rows are: current ones, and those gone ones of which history holds a version."""
+    names: set[_Name] = set()
+    for view, some in zip(views, slots, strict=True):
+        known_to = view.side_column(KNOWN_TO)
+        horizon = memory.horizon(view.now)
+        for slot in some:
+            if known_to is None or known_to[slot] == NEVER:
+                names.add((view.ids[slot], 0))
+            elif known_to[slot] > horizon:
+                names.add((view.ids[slot], int(view.serials[slot])))
+    return names
+
+
+def _forget(ctx: Client, key: bytes, memory: Memory, names: set[_Name], dry_run: bool) -> list[Any]:
+    """Delete these records as far as they are there, with every version, and announce it; the reply."""
+    ids = sorted((each for each, serial in names if not serial and each in memory), key=memory.serial)
+    if not dry_run and memory.past is None:
+        remove(ctx, key, tuple(ids))
+    elif not dry_run:
+        current = {each: memory.serial(each) for each, serial in names if serial and each in memory}
+        gone = sorted({serial for each, serial in names if serial and current.get(each) != serial})
+        if ids or gone:
+            ctx.server.commit(Forget(key, tuple(ids), tuple(gone), ctx.now))
+        for record_id in ids:
+            ctx.server.announce(key, b"del " + record_id)
+    return [len(ids), ids]
 
 
 def _forget_late(
-    ctx: Client, key: bytes, memory: Memory, view: View, slots: list[int], clauses: list[Clause], dry_run: bool
+    ctx: Client,
+    key: bytes,
+    memory: Memory,
+    views: list[View],
+    slots: list[list[int]],
+    clauses: list[Clause],
+    dry_run: bool,
 ) -> list[Any]:
     """Delete what a thread found, as things stand now: rows that died stay out, rows written since are looked at."""
     if find(ctx, key) is not memory:
         raise CommandError("the key was replaced while its records were being looked at; nothing was deleted")
-    found = {view.ids[slot] for slot in slots}
-    written = memory.written_since(view)
-    now = memory.view(ctx.now)
-    late = {now.ids[slot] for slot in _by_record(now, written, clauses)}
-    rewritten = {now.ids[slot] for slot in written}
-    ids = sorted((each for each in (found - rewritten) | late if each in memory), key=memory.serial)
-    if not dry_run:
-        if ctx.server.log.failure is not None:
-            raise CommandError(ctx.server.log.failure, "MISCONF")
-        remove(ctx, key, tuple(ids))
-    return [len(ids), ids]
+    names = _named(memory, views, slots)
+    now = memory.views(ctx.now)
+    written = [memory.written_since(next((old for old in views if old.same_rows(view)), None), view) for view in now]
+    late = _named(memory, now, [_by_record(view, some, clauses) for view, some in zip(now, written, strict=True)])
+    rewritten = _named(memory, now, written)
+    if not dry_run and ctx.server.log.failure is not None:
+        raise CommandError(ctx.server.log.failure, "MISCONF")
+    return _forget(ctx, key, memory, (names - rewritten) | late, dry_run)
 
 
 def _by_record(view: View, slots: list[int], clauses: list[Clause]) -> list[int]:
     return [slot for slot in slots if all(clause.matches(view.row(slot)) for clause in clauses)]
-

@@ -19,11 +19,13 @@ from ..index.errors import BadMemory, DimensionMismatch
 from ..index.filters import Clause
 from ..index.memory import NEVER, Memory
 from ..index.settings import Settings
+from ..index.side import EPISODE, FACT, NOTE, PIN, Extra
 from ..index.vectors import is_unit, normalised
 from .arguments import TTL_MAX_S, Words
 from .commands import command
 from .entries import Put, Remove, SetDeadline, SetMeta
 from .errors import CommandError, syntax_error
+from .fact_maps import fact_map
 from .filter_words import read_filter
 from .memory_commands import find
 from .record_maps import RecordFlags, record_map
@@ -37,7 +39,7 @@ _PAGE_RECORDS = 20_000
 
 _ADD_USAGE = (
     "TEXT text [VEC blob | FVEC n f1 .. fn] [META field value]* [TAGS n tag1 .. tagn] [IMPORTANCE x] [TTL seconds]"
-    " [AT time] [KEEPVEC] [NX|XX]"
+    " [AT time] [VALIDAT time] [VALIDUNTIL time] [KIND note|episode] [PIN] [KEEPVEC] [NX|XX]"
 )
 _ADD_OPTIONS = (
     "ID id: the record's id; without one the server counts 1, 2, ..",
@@ -48,6 +50,8 @@ _ADD_OPTIONS = (
     "IMPORTANCE x: 0 to 1 (0.5)",
     "TTL seconds: the record is gone after that",
     "AT time: the time of writing, unix milliseconds or ISO 8601 (now)",
+    "VALIDAT time, VALIDUNTIL time: queries find the record from then, and until then, only",
+    "KIND note|episode: what it is (note); PIN: it is never evicted",
     "KEEPVEC: an existing record keeps its vector although its text changes",
     "NX, XX: only where the id is new, only where it exists",
 )
@@ -65,6 +69,10 @@ class Draft:
     importance: float | None = None
     ttl_s: int = 0
     at: int | None = None
+    valid_at: int | None = None
+    valid_until: int | None = None
+    kind: int | None = None
+    pin: bool = False
     keep_vector: bool = False
     condition: bytes = b""
 
@@ -79,6 +87,7 @@ class Existing(NamedTuple):
     importance: float
     created_at: int
     deadline: int  # 0 for none
+    extra: Extra | None = None
 
 
 def read_draft(words: Words, config: Config, stop: bytes = b"") -> Draft:
@@ -109,6 +118,14 @@ def read_draft(words: Words, config: Config, stop: bytes = b"") -> Draft:
             check_ttl(draft.ttl_s)
         elif option == b"AT":
             draft.at = words.time()
+        elif option == b"VALIDAT":
+            draft.valid_at = words.time()
+        elif option == b"VALIDUNTIL":
+            draft.valid_until = words.time()
+        elif option == b"KIND":
+            draft.kind = EPISODE if words.enum("NOTE", "EPISODE") == "EPISODE" else NOTE
+        elif option == b"PIN":
+            draft.pin = True
         elif option == b"KEEPVEC":
             draft.keep_vector = True
         elif option in (b"NX", b"XX"):
@@ -122,7 +139,15 @@ def read_draft(words: Words, config: Config, stop: bytes = b"") -> Draft:
             raise words.unexpected()
     if draft.text is None:
         raise CommandError("TEXT is required")
+    if draft.valid_until is not None:
+        check_validity(draft.at if draft.valid_at is None else draft.valid_at, draft.valid_until)
     return draft
+
+
+def check_validity(valid_at: int | None, valid_until: int) -> None:
+    """Refuse what is never valid; None: it is not known yet from when on."""
+    if valid_at is not None and valid_until <= valid_at:
+        raise CommandError("VALIDUNTIL must be after VALIDAT")
 
 
 def check_ttl(seconds: int) -> None:
@@ -190,10 +215,13 @@ class Batch:
                 number = self._memory.free_id(number + 1)
             record_id, next_id = b"%d" % number, number + 1
         old = self._existing(record_id)
+        if old is not None and old.extra is not None and old.extra.kind == FACT:
+            shown = record_id.decode("utf-8", "surrogateescape")
+            raise CommandError(f"id '{shown}' is held by a fact; MEM.FACT writes it")
         if draft.condition and (draft.condition == b"XX") == (old is None):
             raise CommandError("record existence condition not met")
         limit = config["mem-max-records"]
-        if old is None and limit and len(self._memory) + self._new >= limit:
+        if old is None and limit and self._memory.held + self._new >= limit:
             raise CommandError(f"memory index is full at mem-max-records ({limit})")
         vector = b""
         if draft.vector is not None:
@@ -221,6 +249,7 @@ class Batch:
             next_id=next_id,
             max_words=config["mem-max-terms-per-doc"],
             at=now,
+            extra=_extra(draft, old.extra, written, now),
         )
         self._next_id = next_id
         self._written[record_id] = entry
@@ -230,20 +259,22 @@ class Batch:
     def _existing(self, record_id: bytes) -> Existing | None:
         put = self._written.get(record_id)
         if put is not None:
-            return Existing(put.text, put.vector, put.meta, put.tags, put.importance, put.created_at, put.deadline)
-        slot = self._memory.slot(record_id)
-        if slot is None:
+            held = (put.text, put.vector, put.meta, put.tags, put.importance, put.created_at, put.deadline)
+            return Existing(*held, put.extra)
+        found = self._memory.locate(record_id, self._ctx.now)
+        if found is None:
             return None
-        table = self._memory.table
-        deadline = table.deadline(slot)
+        view, slot = found
+        deadline = view.deadline(slot)
         return Existing(
-            table.texts[slot],
-            table.vector(slot),
-            table.metas[slot],
-            table.tags[slot],
-            table.importance(slot),
-            table.created(slot),
+            view.texts[slot],
+            view.vector(slot),
+            view.metas[slot],
+            view.tags[slot],
+            float(view.importance[slot]),
+            int(view.created[slot]),
             deadline if deadline < NEVER else 0,
+            None if view.side is None else view.extra(slot),
         )
 
     def commit(self, drafts: list[Draft]) -> None:
@@ -255,6 +286,24 @@ class Batch:
                 server.announce(self._key, b"add " + entry.id)
                 if draft.ttl_s:
                     server.announce(self._key, b"ttl " + entry.id)
+
+
+def _extra(draft: Draft, old: Extra | None, written: int, now: int) -> Extra | None:
+    """The record's side: what the draft does not name is as it was; None for a plain note. Raises CommandError."""
+    known = min(written, now)
+    if old is None:
+        old = Extra(known, known)
+    kind = old.kind if draft.kind is None else draft.kind
+    extra = Extra(
+        known,
+        known,
+        valid_at=old.valid_at if draft.valid_at is None else draft.valid_at,
+        valid_until=old.valid_until if draft.valid_until is None else draft.valid_until,
+        flags=kind | (old.flags & PIN) | (PIN if draft.pin else 0),
+    )
+    if draft.valid_at is not None or draft.valid_until is not None:
+        check_validity(written if extra.valid_at == -NEVER else extra.valid_at, extra.valid_until)
+    return None if extra == Extra(known, known) else extra
 
 
 def merged(old: tuple[bytes, ...], new: list[bytes]) -> tuple[bytes, ...]:
@@ -331,22 +380,31 @@ def _in_record(number: int, step: Callable[[], Any]) -> Any:
     flags="readonly fast",
     keys=(1, 1, 1),
     group="memory",
-    usage="MEM.GET key id [NOTEXT] [WITHMETA] [WITHVEC [FLOATS]]",
+    usage="MEM.GET key id [NOTEXT] [WITHMETA] [WITHVEC [FLOATS]] [WITHFACT]",
     options=(
         "NOTEXT: leave the text out",
         "WITHMETA: with the metadata",
         "WITHVEC [FLOATS]: with the stored vector, as float32 bytes or as numbers",
+        "WITHFACT: of a fact, with the map that MEM.FACTS shows, whether or not it is valid",
     ),
 )
 def get(ctx: Client, args: list[bytes]) -> Any:
     """Show a record, nil where there is none."""
-    words, flags = Words(args, 2), RecordFlags()
+    words, flags, with_fact = Words(args, 2), RecordFlags(), False
     while words:
-        if not flags.read(words.option(), words):
+        option = words.option()
+        if option == b"WITHFACT":
+            with_fact = True
+        elif not flags.read(option, words):
             raise words.unexpected()
-    memory = find(ctx, args[0])
-    slot = memory.slot(args[1])
-    return None if slot is None else record_map(memory.view(ctx.now), slot, flags)
+    found = find(ctx, args[0]).locate(args[1], ctx.now)
+    if found is None:
+        return None
+    view, slot = found
+    shown = record_map(view, slot, flags)
+    if with_fact and view.kind(slot) == FACT:
+        shown["fact"] = fact_map(view, slot)
+    return shown
 
 
 @command(
@@ -360,10 +418,9 @@ def get(ctx: Client, args: list[bytes]) -> Any:
 )
 def mget(ctx: Client, args: list[bytes]) -> list[Any]:
     """Show several records, nil for each that is not there."""
-    memory = find(ctx, args[0])
-    view, flags = memory.view(ctx.now), RecordFlags()
-    slots = [memory.slot(record_id) for record_id in args[1:]]
-    return [None if slot is None else record_map(view, slot, flags) for slot in slots]
+    memory, flags = find(ctx, args[0]), RecordFlags()
+    places = [memory.locate(record_id, ctx.now) for record_id in args[1:]]
+    return [None if found is None else record_map(*found, flags) for found in places]
 
 
 @command(
@@ -429,11 +486,11 @@ def del_meta(ctx: Client, args: list[bytes]) -> int:
 
 
 def _meta_of(ctx: Client, args: list[bytes]) -> tuple[bytes, ...]:
-    memory = find(ctx, args[0])
-    slot = memory.slot(args[1])
-    if slot is None:
+    found = find(ctx, args[0]).locate(args[1], ctx.now)
+    if found is None:
         raise CommandError("no such record")
-    return memory.table.metas[slot]
+    view, slot = found
+    return view.metas[slot]
 
 
 def _commit_meta(ctx: Client, args: list[bytes], old: tuple[bytes, ...], new: tuple[bytes, ...]) -> None:
@@ -497,11 +554,11 @@ def scan(ctx: Client, args: list[bytes]) -> list[Any]:
     # COUNT is a hint: a page takes a few milliseconds at most, and the walk is none the longer for it.
     following, ids = memory.table.order.page(cursor, min(count, _PAGE_RECORDS // (1 + 20 * len(filters)) + 1))
     if filters:
-        view = memory.view(ctx.now)
+        found = [(record_id, memory.locate(record_id, ctx.now)) for record_id in ids]
         ids = [
             record_id
-            for record_id in ids
-            if all(clause.matches(view.row(memory.table.by_id[record_id])) for clause in filters)
+            for record_id, place in found
+            if place is not None and all(clause.matches(place[0].row(place[1])) for clause in filters)
         ]
     return [b"%d" % following, ids]
 

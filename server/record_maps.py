@@ -9,6 +9,7 @@ import numpy as np
 
 from ..index.filters import content_id
 from ..index.memory import NEVER
+from ..index.side import KINDS, NOTE, Extra
 from ..index.view import View
 from .arguments import Words
 
@@ -49,6 +50,8 @@ def record_map(view: View, slot: int, flags: RecordFlags) -> dict[str, Any]:
     found["cid"] = content_id(text)
     if view.tags[slot]:
         found["tags"] = view.tags[slot]
+    if view.side is not None:
+        found.update(validity(view.extra(slot)))
     if flags.meta:
         found["meta"] = meta_map(view, slot)
     if flags.vector:
@@ -56,10 +59,22 @@ def record_map(view: View, slot: int, flags: RecordFlags) -> dict[str, Any]:
     return found
 
 
+def validity(extra: Extra) -> dict[str, Any]:
+    """The kind, where it is not note, and the times of validity that there are."""
+    found: dict[str, Any] = {}
+    if extra.kind != NOTE:
+        found["kind"] = KINDS[extra.kind]
+    if extra.valid_at != -NEVER:
+        found["valid_at"] = float(extra.valid_at)
+    if extra.valid_until != NEVER:
+        found["valid_until"] = float(extra.valid_until)
+    return found
+
+
 def pttl(view: View, slot: int) -> float:
     """Milliseconds to the record's deadline, -1 without one."""
     deadline = view.deadline(slot)
-    return float(deadline - view.now) if deadline < NEVER else -1.0
+    return float(deadline - view.clock) if deadline < NEVER else -1.0
 
 
 def meta_map(view: View, slot: int) -> dict[bytes, bytes]:

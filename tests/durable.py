@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from faulty_files import FaultyFiles
 from harness import DAY, JUNE, PATIENCE_S, Running
+from recalld.index.columns import Table
 from recalld.index.memory import Memory
 from recalld.index.settings import Settings
 from recalld.server.base import freeze
@@ -172,7 +173,7 @@ def state(keyspace: Keyspace) -> list[Any]:
 
 
 def memory_state(memory: Memory) -> tuple[Any, ...]:
-    table = memory.table
+    table, past = memory.table, memory.past
     vectors = table.vectors
     return (
         memory.settings,
@@ -184,16 +185,20 @@ def memory_state(memory: Memory) -> tuple[Any, ...]:
         table.live,
         table.total_len,
         vectors and (vectors.live, vectors.sum.tolist()),
-        sorted(_record_state(memory, record_id, slot) for record_id, slot in table.by_id.items()),
+        sorted(_record_state(memory, table, slot) for slot in table.by_id.values()),
+        sorted(_record_state(memory, past, slot) for slot in past.alive().nonzero()[0].tolist()) if past else [],
+        [] if memory.entities is None else [entity._replace(number=0) for entity in memory.entities],
+        memory.floor,
+        memory.old_settings,
     )
 
 
-def _record_state(memory: Memory, record_id: bytes, slot: int) -> tuple[Any, ...]:
-    table = memory.table
+def _record_state(memory: Memory, table: Table, slot: int) -> tuple[Any, ...]:
     where = table.terms_of(slot)
     words = map(memory.vocabulary.word, table.fwd_terms[where].tolist())
+    extra = table.extra(slot)
     return (
-        record_id,
+        table.ids[slot],
         table.texts[slot],
         table.vector(slot),
         table.metas[slot],
@@ -202,8 +207,9 @@ def _record_state(memory: Memory, record_id: bytes, slot: int) -> tuple[Any, ...
         table.created(slot),
         table.updated(slot),
         table.deadline(slot),
-        memory.serial(record_id),
+        table.serial(slot),
         sorted(zip(words, table.fwd_halves[where].tolist(), strict=True)),
+        () if extra is None else (*extra[:8], extra.fact or ()),
     )
 
 

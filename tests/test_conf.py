@@ -39,6 +39,7 @@ from recalld.server.config import (
     Memory,
     OutputLimit,
     OutputLimits,
+    Real,
     Str,
     Type,
     Weights,
@@ -128,6 +129,7 @@ def test_lines_fit_the_page() -> None:
         ("mem-max-text-bytes", "2G", 2_000_000_000, "2000000000"),
         ("mem-max-text-bytes", "2gB", 2_147_483_648, "2147483648"),
         ("mem-max-text-bytes", "007", 7, "7"),
+        ("mem-entity-threshold", "-.5e0", -0.5, "-0.5"),
         ("mem-default-weights", "1 0 .5 2e-1", (1.0, 0.0, 0.5, 0.2), "1 0 0.5 0.2"),
     ],
 )
@@ -192,6 +194,8 @@ def values_of(kind: Type) -> st.SearchStrategy[Any]:
             return st.booleans()
         case Int() | Memory():
             return st.integers(kind.min, kind.max)
+        case Real():
+            return st.floats(kind.min, kind.max)
         case Enum():
             return st.sampled_from(kind.words)
         case Weights():
@@ -341,6 +345,8 @@ SET_ERRORS_OF_OUR_OWN: list[tuple[list[str], str]] = [
         ["mem-recency-halflife", "0"],
         failed("mem-recency-halflife", "argument must be between 1 and 9223372036854775807 inclusive"),
     ),
+    (["mem-anchor-min", "1.1"], failed("mem-anchor-min", "argument must be between -1 and 1 inclusive")),
+    (["mem-recall-minconf", "nan"], failed("mem-recall-minconf", "argument must be between 0 and 1 inclusive")),
     (["mem-hit-format", "list"], failed("mem-hit-format", "argument(s) must be one of the following: array, map")),
     *[
         (["mem-default-weights", text], failed("mem-default-weights", BAD_WEIGHTS))

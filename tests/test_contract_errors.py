@@ -86,6 +86,9 @@ CREATE: list[tuple[str | tuple[Word, ...], str]] = [
     ("MEM.CREATE no DIM 2 METRIC MANHATTAN", SYNTAX),
     ("MEM.CREATE no DIM 2 FUSION BEST", SYNTAX),
     *((f"MEM.CREATE no DIM 2 {option}", SYNTAX) for option in CREATE_OPTIONS),
+    ("MEM.CREATE no DIM 2 HISTORY -1", "ERR HISTORY must not be negative"),
+    ("MEM.CREATE no DIM 2 HISTORY some", NOT_AN_INTEGER),
+    ("MEM.CONFIG h HISTORY -1", "ERR HISTORY must not be negative"),
     ("MEM.CREATE no DIM", SYNTAX),
     ("MEM.CREATE no DIM 2 NONSENSE", unexpected("NONSENSE")),
     ("MEM.CREATE no DIM 2 nonsense", unexpected("nonsense")),
@@ -106,6 +109,12 @@ CREATE: list[tuple[str | tuple[Word, ...], str]] = [
 RECORDS: list[tuple[str | tuple[Word, ...], str]] = [
     ("MEM.ADD h ID x", "ERR TEXT is required"),
     ("MEM.ADD h FVEC 2 1 0", "ERR TEXT is required"),
+    ("MEM.ADD h TEXT t KIND fact", SYNTAX),
+    ("MEM.ADD h TEXT t VALIDAT soon", "ERR 'soon' is not a time: unix milliseconds or ISO 8601"),
+    ("MEM.ADD h TEXT t VALIDAT 5 VALIDUNTIL 5", "ERR VALIDUNTIL must be after VALIDAT"),
+    ("MEM.ADD h TEXT t AT 5 VALIDUNTIL 5", "ERR VALIDUNTIL must be after VALIDAT"),
+    ("MEM.ADD h TEXT t VALIDUNTIL 5", "ERR VALIDUNTIL must be after VALIDAT"),
+    ("MEM.SEARCH h alpha ASOF soon", "ERR 'soon' is not a time: unix milliseconds or ISO 8601"),
     ("MEM.ADD h TEXT t NX XX ID a", "ERR NX and XX are mutually exclusive"),
     ("MEM.ADD h ID x TEXT t XX", UNMET),
     ("MEM.ADD h TEXT t XX", UNMET),
@@ -264,18 +273,10 @@ QUERIES += [
 #: Options of sections 6 and 7, which no command takes yet.
 LATER: list[tuple[str | tuple[Word, ...], str]] = [
     *((f"MEM.CREATE no DIM 2 {o}", unexpected(o.split()[0])) for o in ("EMBEDDER local", "MODEL m", "TAGBOOST 1")),
-    *((f"MEM.CREATE no DIM 2 {o}", unexpected(o.split()[0])) for o in ("HISTORY ALL", "MAXRECORDS 5", "MAXBYTES 5")),
+    *((f"MEM.CREATE no DIM 2 {o}", unexpected(o.split()[0])) for o in ("MAXRECORDS 5", "MAXBYTES 5")),
     *((f"MEM.CONFIG h {o}", unexpected(o.split()[0])) for o in ("EMBEDDER local", "MODEL m", "TAGBOOST 1")),
-    *((f"MEM.CONFIG h {o}", unexpected(o.split()[0])) for o in ("HISTORY ALL", "MAXRECORDS 5", "MAXBYTES 5")),
-    *(
-        (f"MEM.ADD h TEXT t {o}", unexpected(o.split()[0]))
-        for o in ("VALIDAT 1", "VALIDUNTIL 2", "KIND note", "PIN", "DEDUP")
-    ),
-    *(
-        (f"{query} {o}", unexpected(o.split()[0]))
-        for query in ("MEM.SEARCH h alpha", "MEM.VSEARCH h FVEC 2 1 0", "MEM.QUERY h TEXT alpha")
-        for o in ("ASOF 1", "KNOWNAT 1")
-    ),
+    *((f"MEM.CONFIG h {o}", unexpected(o.split()[0])) for o in ("MAXRECORDS 5", "MAXBYTES 5")),
+    ("MEM.ADD h TEXT t DEDUP", unexpected("DEDUP")),
     *(
         (f"MEM.QUERY h TEXT alpha {o}", unexpected(o.split()[0]))
         for o in ("NOEMBED", "FALLBACK LIKE", "TIER KEYWORD", "CASCADE UP", "ACROSS 1 s")

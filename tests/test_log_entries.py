@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recalld.index.settings import FUSIONS, METRICS, MODES, Settings
+from recalld.index.side import Extra, Fact
 from recalld.server import entries
 
 blobs = st.binary(max_size=20)
@@ -25,7 +26,11 @@ settings = st.builds(
     lang=names,
     k1=reals,
     b=st.floats(0, 1),
+    history=st.integers(-1, 1 << 60),
 )
+
+facts = st.builds(Fact, *[blobs] * 8)
+extras = st.builds(Extra, *[times] * 6, st.integers(0, 6), st.floats(0, 1), st.none() | facts)
 
 every_entry = st.one_of(
     st.builds(entries.Create, blobs, settings, times),
@@ -45,7 +50,24 @@ every_entry = st.one_of(
         next_id=st.integers(1, 1 << 60),
         max_words=st.integers(1, 1 << 31),
         at=times,
+        extra=st.none() | extras,
     ),
+    st.builds(
+        entries.Forget, blobs, st.lists(blobs, max_size=3).map(tuple), st.lists(times, max_size=3).map(tuple), times
+    ),
+    st.builds(entries.Invalidate, blobs, blobs, times, blobs, times),
+    st.builds(entries.Retell, blobs, blobs, facts, times, times),
+    st.builds(
+        entries.PutEntity,
+        key=blobs,
+        name=blobs,
+        type=blobs,
+        aliases=st.lists(blobs, max_size=3).map(tuple),
+        created_at=times,
+        vector=blobs,
+        at=times,
+    ),
+    st.builds(entries.DropEntity, blobs, blobs, blobs, times),
     st.builds(entries.Remove, blobs, st.lists(blobs, max_size=3).map(tuple), times),
     st.builds(entries.SetMeta, blobs, blobs, pairs, times),
     st.builds(entries.SetDeadline, blobs, blobs, times, times),
