@@ -8,6 +8,9 @@ MODES = ("SEARCH", "VECTOR", "HYBRID")
 METRICS = ("COSINE", "L2", "IP")
 FUSIONS = ("LINEAR", "RRF")
 
+_SHARED_MAX = 1024
+_SHARED: dict[str, Settings] = {}
+
 #: keyword, vector, recency, importance
 Weights = tuple[float, float, float, float]
 
@@ -25,6 +28,16 @@ class Settings:
     lang: str = "english"
     k1: float = 0.9
     b: float = 0.4
+
+    def shared(self) -> Settings:
+        """These settings, as one object for all memories that have them."""
+        name = repr(self)  # tells 0.0 from -0.0
+        found = _SHARED.get(name)
+        if found is None:
+            if len(_SHARED) >= _SHARED_MAX:
+                _SHARED.clear()
+            found = _SHARED[name] = self
+        return found
 
     @property
     def has_text(self) -> bool:
