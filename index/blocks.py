@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ T = TypeVar("T", bound=np.generic)
 BLOCK = 4096
 # So many rows are fetched one by one: less than what it costs to sort them by block.
 _SINGLY = 24
+# An array from this size on is mapped by itself: what was never written takes nothing.
+_LARGE = 128 << 10
 
 
 def gather(blocks: list[npt.NDArray[T]], rows: npt.NDArray[np.integer]) -> npt.NDArray[T]:

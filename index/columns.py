@@ -443,8 +443,8 @@ class Table:
 
 
 def _object_bytes(record_id: bytes, text: bytes, meta: tuple[bytes, ...], tags: tuple[bytes, ...]) -> int:
-    """What one row's values take: a bytes object is 33 and its length, a tuple 40 and 8 for each reference, both rounded
-    up to 16."""
+    """What one row's values take: a bytes object is 33 and its length, a tuple 40 and 8 for each reference, both
+    rounded up to 16."""
     total = (48 + len(record_id) & -16) + (48 + len(text) & -16)
     for words in (meta, tags):
         if words:

@@ -78,7 +78,7 @@ class Memory:
     )
 
     def __init__(self, settings: Settings, vocabulary: Vocabulary, at: int) -> None:
-        self.settings = settings
+        self.settings = settings.shared()
         self.vocabulary = vocabulary
         self.created_at = at
         self.updated_at = at

@@ -126,5 +126,5 @@ class Postings:
                 self.live_terms -= 1
 
     def nbytes(self) -> int:
-        # A list is its object (64), an array object (112 and 32) with its rounding (16), and the number of its term (32).
+        # A list is its object (64), an array object (112 and 32) with rounding (16), and the number of its term (32).
         return 8 * self._capacity + 256 * len(self._lists) + getsizeof(self._lists)

@@ -10,6 +10,8 @@ FUSIONS = ("LINEAR", "RRF")
 
 #: `Settings.history`: nothing is ever dropped.
 ALL = -1
+_SHARED_MAX = 1024
+_SHARED: dict[str, Settings] = {}
 
 #: keyword, vector, recency, importance
 Weights = tuple[float, float, float, float]
@@ -29,6 +31,16 @@ class Settings:
     k1: float = 0.9
     b: float = 0.4
     history: int = 0  # how many seconds replaced and deleted versions are held; ALL: for ever
+
+    def shared(self) -> Settings:
+        """These settings, as one object for all memories that have them."""
+        name = repr(self)  # tells 0.0 from -0.0
+        found = _SHARED.get(name)
+        if found is None:
+            if len(_SHARED) >= _SHARED_MAX:
+                _SHARED.clear()
+            found = _SHARED[name] = self
+        return found
 
     @property
     def has_text(self) -> bool:

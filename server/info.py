@@ -124,6 +124,7 @@ def _memory(server: Server, now: int) -> Fields:
     used = resident_bytes()
     peak = max(used, peak_resident_bytes())
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    startup = server.startup_bytes
     return {
         "used_memory": used,
         "used_memory_human": _human(used),
@@ -131,6 +132,8 @@ def _memory(server: Server, now: int) -> Fields:
         "used_memory_rss_human": _human(used),
         "used_memory_peak": peak,
         "used_memory_peak_human": _human(peak),
+        "used_memory_startup": startup,
+        "used_memory_dataset": max(0, used - startup),
         "total_system_memory": total,
         "total_system_memory_human": _human(total),
         "maxmemory": 0,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.reply import OK, SetReply, SimpleString
+from ..protocol.reply import OK, SetReply, SimpleString, Verbatim
 from . import info as info_text
+from .arguments import integer
 from .commands import TABLE, Command, command, container, help_subcommand
 from .errors import CommandError, syntax_error
 from .glob import compile_glob
@@ -340,3 +341,62 @@ def time(ctx: Client, args: list[bytes]) -> list[str]:
     """Reply with the server's time: unix seconds, and microseconds of the second, exact to the millisecond."""
     seconds, ms = divmod(ctx.now, 1000)
     return [str(seconds), str(ms * 1000)]
+
+
+# MEMORY
+
+container("MEMORY", summary="Show how much memory keys and the server take.", group="server")
+
+
+@command(
+    "MEMORY USAGE",
+    arity=-3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    key_flags=["RO"],
+    usage="MEMORY USAGE key [SAMPLES count]",
+    group="server",
+    options=[
+        "SAMPLES count: accepted; the bytes are counted as records are written, so none need be looked at",
+    ],
+)
+def memory_usage(ctx: Client, args: list[bytes]) -> int | None:
+    """Estimate the bytes that a memory takes; nil where there is none."""
+    if len(args) > 1:
+        if len(args) != 3 or args[1].upper() != b"SAMPLES":
+            raise syntax_error()
+        if integer(args[2]) < 0:
+            raise syntax_error()
+    keyspace = ctx.server.keyspace
+    return None if keyspace.get(args[0], ctx.now) is None else keyspace.nbytes(args[0])
+
+
+@command("MEMORY STATS", arity=2, flags="", usage="MEMORY STATS", group="server")
+def memory_stats(ctx: Client, args: list[bytes]) -> dict[str, Any]:
+    """Show where the server's memory goes."""
+    used, startup = info_text.resident_bytes(), ctx.server.startup_bytes
+    peak = max(used, info_text.peak_resident_bytes())
+    dataset, keys = max(0, used - startup), len(ctx.server.keyspace.memories)
+    return {
+        "peak.allocated": peak,
+        "total.allocated": used,
+        "startup.allocated": startup,
+        "keys.count": keys,
+        "keys.bytes-per-key": dataset // keys if keys else 0,
+        "dataset.bytes": dataset,
+        "dataset.percentage": 100.0 * dataset / used if used else 0.0,
+        "peak.percentage": 100.0 * used / peak if peak else 0.0,
+        "vocabulary.terms": len(ctx.server.keyspace.vocabulary),
+    }
+
+
+@command("MEMORY DOCTOR", arity=2, flags="", usage="MEMORY DOCTOR", group="server")
+def memory_doctor(ctx: Client, args: list[bytes]) -> Verbatim:
+    """Say whether anything about the server's memory looks wrong."""
+    used = info_text.resident_bytes()
+    peak = max(used, info_text.peak_resident_bytes())
+    if peak > max(1.5 * used, used + (64 << 20)):
+        return Verbatim(
+            f"The server has held {peak} bytes and holds {used} now: what was freed went back to the system."
+        )
+    return Verbatim("Nothing looks wrong.")

@@ -18,6 +18,9 @@ from . import entries
 from .entries import Entry
 from .payload import load
 
+# What a key takes beside its name and its memory: entries of two dictionaries, its place in SCAN's order, its serial.
+_KEY_BYTES = 200
+
 
 class Keyspace:
     """All memories of the server.
@@ -59,6 +62,11 @@ class Keyspace:
         """Every live key, oldest first. Not to be held across a change."""
         self.expire(now)
         return iter(self.memories)
+
+    def nbytes(self, key: bytes) -> int:
+        """About how many bytes of memory a key that is there takes, its name and its places in the tables included; not
+        its share of the vocabulary, which all memories have in common."""
+        return self.memories[key].nbytes() + 33 + len(key) + _KEY_BYTES
 
     def expire(self, now: int, limit: int = NEVER) -> bool:
         """Drop up to `limit` things that are due; whether more may be."""

@@ -188,7 +188,7 @@ def info(ctx: Client, args: list[bytes]) -> Any:
         "vectors": memory.vector_count,
         "terms": memory.term_count(),
         "avg_doc_len": memory.avg_doc_len,
-        "bytes": memory.nbytes(),
+        "bytes": ctx.server.keyspace.nbytes(args[0]),
         "tier": "keyword" if memory.settings.has_text else "vector",
         "pending": 0,
         "next_id": memory.next_id,

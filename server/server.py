@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from ..index import parallel
+from . import info
 from .aof import Log
 from .client import Client
 from .config import Config
@@ -46,13 +47,12 @@ def wall_clock() -> int:
 class Server:
     """One server. `clock` gives unix milliseconds and `files` are the disk; tests pass their own."""
 
-    def __init__(
-        self, config: Config, clock: Callable[[], int] = wall_clock, files: Files | None = None
-    ) -> None:
+    def __init__(self, config: Config, clock: Callable[[], int] = wall_clock, files: Files | None = None) -> None:
         self.config = config
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.started_ms = clock()
+        self.startup_bytes = info.resident_bytes()  # before anything is loaded
         self.keyspace = Keyspace()
         self.files = Files() if files is None else files
         self.log = Log()
