@@ -6,6 +6,9 @@
     dated   since <= k < KNOWN_TO and VALID_AT <= t          facts, and records with VALIDAT
     shown   held and (dated where there is a VALID_AT, else plain) and t < VALID_UNTIL and INVALID_AT > m
 
+A table without a side does not know when a text dated into the future was written: it counts from now, or from that
+date once it has passed.
+
 The rows of `table` come first, then those of `past`. Every statistic (N, df, avgdl, the vector sum) is an integer that
 is counted from the mask, and every score is a function of such integers and of its row alone, so it has the very bits
 that it had when these were the rows of the table.

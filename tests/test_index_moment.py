@@ -130,7 +130,8 @@ class Both:
         until: int | None,
         fact: bool,
     ) -> None:
-        now, written = self.now, self.now + at
+        # Without a side the time of a command that dates a text into the future is nowhere (moment.py).
+        now, written = self.now, self.now + (at if self.oracle.history else min(at, 0))
         known = min(written, now)
         begins = -NEVER if valid_at is None else now + valid_at
         if fact and valid_at is None:
