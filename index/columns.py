@@ -431,7 +431,8 @@ class Table:
 
     def nbytes(self) -> int:
         """Bytes of the arrays and of the Python objects they refer to, estimated."""
-        parts = [part.nbytes() for part in (self.vectors, self.postings, self._estimates, self.side) if part is not None]
+        held = (self.vectors, self.postings, self._estimates, self.side)
+        parts = [part.nbytes() for part in held if part is not None]
         words = int(self.narrow[TERMS_END, self.n - 1]) if self.n else 0
         arrays = used_bytes(self.wide, self.n * 48) + used_bytes(self.narrow, self.n * 12)
         if len(self.fwd_terms):
