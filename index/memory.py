@@ -134,7 +134,8 @@ class Memory:
 
     def _found(self, record_id: bytes) -> tuple[Table, int]:
         found = self._find(record_id)
-        assert found is not None
+        if found is None:
+            raise KeyError(record_id)
         return found
 
     def horizon(self, now: int) -> int:
