@@ -1,7 +1,7 @@
 """The base file: all memories at one moment, in columns, loaded by mapping.
 
     file      := magic section* directory trailer
-    magic     := "RECALLD-BASE-1\\r\\n"                                      16 bytes
+    magic     := "RECALLD-BASE-2\\r\\n"                                      16 bytes; 1 is read too, and has no parts
     section   := padding to a multiple of 64, then the bytes of one array or of strings behind one another
     directory := JSON {"sections": {name: [offset, bytes, crc32c, dtype]}, "settings": [..]}
     trailer   := directory's offset (8, little-endian) its length (8) its crc32c (4) "RECALLD-END\\n" (12)
@@ -19,8 +19,18 @@ whose rows say how much of each column is whose:
     entry_terms (u4, into the dictionary) entry_halves (u2), `entries` (u4) of them per record: the forward index
     post_terms (u4) post_lengths (i8) posts (i8): the posting lists of memories that have them, see postings.py
 
+Where a memory has facts, episodes, validity, history or entities there are also
+
+    part          u1 per row of `memories`: PLAIN, SIDED (a table with side columns), PAST (those rows of the memory in
+                  the row before that do not count now: Memory.past)
+    side          i8, (8, records) per part that is not PLAIN, see side.py; known_to says which rows are versions
+    facts         strings, eight per record that is a fact, in the order of side.Fact
+    timed         i8, four per memory that needs it: its row, its floor, how many old settings, how many entities
+    old           i8, pairs: until when, which of the directory's settings
+    entity_names entity_types entity_vectors (strings) entity_aliases (with `.n`) entity_created (i8): in their order
+
 A section is whole if its CRC32C matches; the file counts once its trailer is there. Only live records are written, so
-nothing that was deleted, replaced or expired is in the file.
+nothing that was deleted, replaced or expired is in the file, but for the versions that a memory's history holds.
 """
 
 from __future__ import annotations
@@ -39,13 +49,18 @@ from crc32c import crc32c
 from ..index.analyzer import Vocabulary
 from ..index.blocks import BLOCK
 from ..index.columns import NEVER, POSTINGS_MIN, Table
+from ..index.entities import Entities, Entity
 from ..index.memory import Memory
 from ..index.postings import Packed, Postings, pack
 from ..index.settings import Settings
+from ..index.side import FACT, FLAGS, KIND, Fact, Side
 from ..index.vectors import VectorTable
 from ..index.view import View
 
-MAGIC = b"RECALLD-BASE-1\r\n"
+MAGIC = b"RECALLD-BASE-2\r\n"
+#: What is read.
+MAGICS = (b"RECALLD-BASE-1\r\n", MAGIC)
+PLAIN, SIDED, PAST = range(3)
 _END = b"RECALLD-END\n"
 _TRAILER = struct.Struct("<QQI12s")
 _ALIGN = 64
@@ -80,6 +95,14 @@ class Sink(Protocol):
     def write(self, data: bytes | memoryview, /) -> int: ...
 
 
+class Timed(NamedTuple):
+    """What a memory has beside its rows."""
+
+    floor: int = -NEVER
+    old_settings: tuple[tuple[int, Settings], ...] = ()
+    entities: tuple[Entity, ...] = ()
+
+
 class Frozen(NamedTuple):
     """One memory at the moment of the base; immutable, so a thread may write it."""
 
@@ -90,18 +113,23 @@ class Frozen(NamedTuple):
     created_at: int
     updated_at: int
     deadline: int  # of the key, 0 for none
+    past: View | None = None
+    timed: Timed = Timed()
 
 
 def freeze(key: bytes, memory: Memory, deadline: int, now: int) -> Frozen:
     """What a base needs of a memory, as it stands."""
+    views = memory.views(now)
     return Frozen(
         key,
-        memory.view(now),
+        views[0],
         memory.next_id,
         memory.table.order.next_serial,
         memory.created_at,
         memory.updated_at,
         deadline,
+        views[1] if len(views) > 1 else None,
+        Timed(memory.floor, tuple(memory.old_settings), tuple(memory.entities or ())),
     )
 
 
@@ -184,18 +212,25 @@ def write_base(file: Sink, memories: Iterable[Frozen], vocabulary: Vocabulary) -
     entry_terms: list[Array] = []
     post_terms: list[Array] = []
     keys: list[bytes] = []
+    parts: list[int] = []
+    timed: list[tuple[int, Timed]] = []
     total = 0
-    for frozen in memories:
-        view, settings = frozen.view, frozen.view.settings
+    for frozen, view, part in _parts(memories):
+        settings = view.settings
+        if part != PAST and frozen.timed != Timed():
+            timed.append((len(rows), frozen.timed))
+        parts.append(part)
         alive = view.alive()
         slots = np.arange(view.n) if alive is None else np.flatnonzero(alive)
         total += len(slots)
-        keys.append(frozen.key)
+        keys.append(frozen.key if part != PAST else b"")
         _write_records(writer, view, slots)
         vector_at, vector_count = writer.begin_vectors(), 0
         if settings.has_vectors:
             vector_count = _write_vectors(writer, view, slots)
-        entries, lists = _write_words(writer, view, slots)
+        if part != PLAIN:
+            _write_side(writer, view, slots)
+        entries, lists = _write_words(writer, view, slots, part != PAST)
         entry_terms.append(entries)
         post_terms.append(lists)
         rows.append(
@@ -220,8 +255,39 @@ def write_base(file: Sink, memories: Iterable[Frozen], vocabulary: Vocabulary) -
     writer.strings("terms", [vocabulary.word(term).encode("utf-8", "surrogatepass") for term in used.tolist()])
     writer.strings("keys", keys)
     writer.array("memories", np.array(rows, MEMORY))
+    if any(parts):
+        writer.array("part", np.array(parts, "u1"))
+    for row, about in timed:
+        _write_timed(writer, row, about, settings_of)
     writer.finish([asdict(settings) for settings in settings_of])
     return total
+
+
+def _parts(memories: Iterable[Frozen]) -> Iterator[tuple[Frozen, View, int]]:
+    for frozen in memories:
+        yield frozen, frozen.view, PLAIN if frozen.view.side is None else SIDED
+        if frozen.past is not None:
+            yield frozen, frozen.past, PAST
+
+
+def _write_side(writer: _Writer, view: View, slots: Array) -> None:
+    assert view.side is not None
+    writer.array("side", view.side[:, slots])
+    facts = [fact for slot in slots.tolist() if (fact := view.facts[slot]) is not None]
+    writer.strings("facts", [word for fact in facts for word in fact])
+
+
+def _write_timed(writer: _Writer, row: int, timed: Timed, settings_of: dict[Settings, int]) -> None:
+    old, entities = timed.old_settings, timed.entities
+    writer.array("timed", np.array([row, timed.floor, len(old), len(entities)], "<i8"))
+    numbers = [(until, settings_of.setdefault(settings, len(settings_of))) for until, settings in old]
+    writer.array("old", np.array(numbers, "<i8"))
+    writer.strings("entity_names", [each.name for each in entities])
+    writer.strings("entity_types", [each.type for each in entities])
+    writer.strings("entity_vectors", [each.vector for each in entities])
+    writer.strings("entity_aliases", [alias for each in entities for alias in each.aliases])
+    writer.array("entity_aliases.n", np.array([len(each.aliases) for each in entities], "<u4"))
+    writer.array("entity_created", np.array([each.created_at for each in entities], "<i8"))
 
 
 def _write_records(writer: _Writer, view: View, slots: Array) -> None:
@@ -254,7 +320,7 @@ def _write_vectors(writer: _Writer, view: View, slots: Array) -> int:
     return len(rows)
 
 
-def _write_words(writer: _Writer, view: View, slots: Array) -> tuple[Array, Array]:
+def _write_words(writer: _Writer, view: View, slots: Array, indexed: bool) -> tuple[Array, Array]:
     """The forward index and posting lists; the term ids of both, which the file's dictionary is to number."""
     ends = view.terms_end
     counts = np.diff(ends, prepend=np.int32(0))
@@ -268,7 +334,7 @@ def _write_words(writer: _Writer, view: View, slots: Array) -> tuple[Array, Arra
         counts = counts[slots]
     writer.array("entries", counts.astype("<u4"))
     writer.array("entry_halves", halves)
-    if len(slots) < POSTINGS_MIN or not view.settings.has_text:
+    if len(slots) < POSTINGS_MIN or not view.settings.has_text or not indexed:
         return terms, np.zeros(0, np.uint32)
     packed = pack(np.repeat(np.arange(len(slots), dtype=np.int64), counts), terms, halves)
     writer.array("post_lengths", packed.lengths)
@@ -286,7 +352,7 @@ class _Reader:
         self._data = data
         self._name = name
         view = memoryview(data)
-        if len(data) < len(MAGIC) + _TRAILER.size or data[: len(MAGIC)] != MAGIC:
+        if len(data) < len(MAGIC) + _TRAILER.size or data[: len(MAGIC)] not in MAGICS:
             raise BaseDamaged(f"{name} is damaged at offset 0: it does not begin as a base file of this version")
         start, length, crc, end = _TRAILER.unpack(data[-_TRAILER.size :])
         where = len(data) - _TRAILER.size
@@ -345,7 +411,30 @@ def read_base(data: mmap.mmap | bytes, name: str, vocabulary: Vocabulary) -> Ite
     entries, entry_terms, entry_halves = reader.array("entries"), terms_of("entry_terms"), reader.array("entry_halves")
     post_terms, post_lengths, posts = terms_of("post_terms"), reader.array("post_lengths"), reader.array("posts")
     sums, norms = reader.array("sums"), reader.array("norms", np.float64)
-    row = entry = post_list = post = sum_at = norm_at = 0
+    part = reader.array("part", np.uint8).tolist() or [PLAIN] * len(memories)
+    side, facts = reader.array("side"), iter(reader.strings("facts"))
+    timed = timed_of(reader.array("timed"), reader.array("old"), reader.settings, _entities(reader))
+    held: tuple[bytes, Table, tuple[Any, ...]] | None = None
+
+    def memory_of(past: Table | None) -> tuple[bytes, Memory, int]:
+        assert held is not None
+        key, table, (settings, number, next_id, created_at, updated_at, deadline) = held
+        floor, old_settings, entities = timed.get(number, Timed())
+        memory = Memory.restored(
+            settings,
+            vocabulary,
+            table,
+            next_id,
+            created_at,
+            updated_at,
+            past,
+            Entities.of(entities) if entities else None,
+            floor,
+            old_settings,
+        )
+        return key, memory, deadline
+
+    row = entry = post_list = post = sum_at = norm_at = side_at = 0
     for number, about in enumerate(memories.tolist()):
         (settings_at, n, vector_n, vector_at, next_id, next_serial, created_at, updated_at, deadline, lists) = about
         settings = reader.settings[settings_at]
@@ -371,6 +460,10 @@ def read_base(data: mmap.mmap | bytes, name: str, vocabulary: Vocabulary) -> Ite
             )
             sum_at += dim if cosine else 0
             norm_at += 0 if cosine else vector_n
+        sided = None
+        if part[number] != PLAIN:
+            sided = side_of(side[side_at : side_at + 8 * n].reshape(8, n), facts)
+            side_at += 8 * n
         table = Table.restored(
             settings,
             record_ids[these],
@@ -386,10 +479,50 @@ def read_base(data: mmap.mmap | bytes, name: str, vocabulary: Vocabulary) -> Ite
             postings,
             vectors,
             next_serial,
+            sided,
+            part[number] != PAST,
         )
-        memory = Memory.restored(settings, vocabulary, table, next_id, created_at, updated_at)
         row, entry = row + n, entry_end
-        yield keys[number], memory, deadline
+        if part[number] == PAST:
+            yield memory_of(table)
+            held = None
+            continue
+        if held is not None:
+            yield memory_of(None)
+        held = keys[number], table, (settings, number, next_id, created_at, updated_at, deadline)
+    if held is not None:
+        yield memory_of(None)
+
+
+def side_of(columns: Array, facts: Iterator[bytes]) -> Side:
+    """The side of rows, int64 (8, n); the words of its facts are taken from `facts`."""
+    n = columns.shape[1]
+    side = Side.plain(np.zeros(n, np.int64))
+    side.cols[:, :n] = columns
+    is_fact = (columns[FLAGS] & KIND == FACT).tolist()
+    side.facts = [Fact(*(next(facts) for _ in Fact._fields)) if each else None for each in is_fact]
+    return side
+
+
+def timed_of(timed: Array, old: Array, settings: list[Settings], entities: list[Entity]) -> dict[int, Timed]:
+    """By row of `memories`."""
+    found: dict[int, Timed] = {}
+    old_at = entity_at = 0
+    pairs = old.reshape(-1, 2).tolist()
+    for row, floor, olds, count in timed.reshape(-1, 4).tolist():
+        before = tuple((until, settings[number]) for until, number in pairs[old_at : old_at + olds])
+        found[row] = Timed(floor, before, tuple(entities[entity_at : entity_at + count]))
+        old_at, entity_at = old_at + olds, entity_at + count
+    return found
+
+
+def _entities(reader: _Reader) -> list[Entity]:
+    columns = [reader.strings(name) for name in ("entity_names", "entity_types", "entity_vectors")]
+    aliases, created = _lists(reader, "entity_aliases"), reader.array("entity_created").tolist()
+    return [
+        Entity(0, name, kind, also, at, vector)
+        for name, kind, vector, also, at in zip(*columns, aliases, created, strict=True)
+    ]
 
 
 def _lists(reader: _Reader, name: str) -> list[tuple[bytes, ...]]:

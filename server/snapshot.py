@@ -61,6 +61,8 @@ class Snapshot:
         place = self._left.pop(key)
         memory = self._keyspace.memories.get(key)
         if memory is not None:  # else its key has expired
+            if memory.past is not None or memory.old_settings:
+                memory.prune(self._now)  # no file holds versions that history does not
             self._frozen[place] = freeze(key, memory, self._keyspace.deadlines.get(key, 0), self._now)
 
 
