@@ -161,6 +161,13 @@ def _get(key: bytes, record_id: bytes) -> tuple[bytes | str, ...]:
 
 def _record_of(found: dict[bytes, Any], now: int) -> Record:
     """A record from MEM.GET's map, which the server made at `now`."""
+    timed = any(found.get(name) is not None for name in (b"valid_at", b"valid_until"))
+    if timed or found.get(b"kind", b"note") != b"note":
+        name = found[b"id"].decode("utf-8", "replace")
+        raise Failed(
+            f"record '{name}' is a fact or an episode, or has a time of validity, which the lines cannot say yet; move"
+            " its memory with DUMP and RESTORE, or choose others with --key"
+        )
     pttl = int(found[b"pttl"])
     return Record(
         found[b"id"],

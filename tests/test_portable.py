@@ -179,6 +179,23 @@ def test_only_keys_that_match(server: Running, tmp_path: Path) -> None:
     assert keys == [None, "user:1", "user:2", None]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("MEM.FACT", "k", "user", "likes", "tea"),
+        ("MEM.ADD", "k", "TEXT", "we met", "KIND", "episode"),
+        ("MEM.ADD", "k", "TEXT", "on leave", "VALIDUNTIL", JUNE + HOUR),
+    ],
+)
+def test_what_the_lines_cannot_say_is_refused(server: Running, tmp_path: Path, words: tuple[Any, ...]) -> None:
+    """A fact is not exported as if it were a note."""
+    wire = server.wire()
+    wire("MEM.CREATE", "k", "MODE", "SEARCH")
+    wire(*words)
+    assert export(server, tmp_path / "out") == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_lines_are_as_documented(server: Running, tmp_path: Path) -> None:
     """One JSON object per line; what is no UTF-8 is base64, and what a record lacks is left out."""
     wire = server.wire()
