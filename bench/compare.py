@@ -80,7 +80,7 @@ SHARES = np.array([0.2, *[0.01] * 80])
 FILTERS = {"filter 20 %": "p0", "filter 1 %": "p1"}
 # Two float32 products of 384 numbers each near 1 differ by less; neighbours that near to each other may change places.
 TIE = 2e-6
-# Issue 4: queries per second of recalld over RediSearch, at 1 and at 16 connections.
+# Aimed at: queries per second of recalld over RediSearch, at 1 and at 16 connections.
 WANTED = {
     ("knn", 10_000): (2.0, 3.0),
     ("knn", 100_000): (3.5, 8.0),
