@@ -16,7 +16,7 @@ Prints, and writes as JSON and as a chart, medians over the rounds and their rat
     scale    milliseconds per query by number of records, queries per second by number of connections
 
 One pair of servers grows from size to size; keyword, hybrid and filter stop at 100 000 records. `wanted` is the ratio
-to be reached (issue 4). At each size, before anything is timed, both must give the same ten neighbours, with and
+that is aimed at. At each size, before anything is timed, both must give the same ten neighbours, with and
 without a filter; where they do not, the run ends with an error.
 
 Fairness: records are equal byte by byte. RediSearch is tuned (redisearch.py says how); --redisearch-args gives its
