@@ -13,6 +13,7 @@ hundred thousand memories of ten records.
 
 from __future__ import annotations
 
+from copy import copy
 from sys import getsizeof
 from typing import Any
 
@@ -357,6 +358,15 @@ class Table:
             twin.wide = np.empty((6, _FIRST_CAPACITY), np.int64)
             twin.narrow = np.empty((3, _FIRST_CAPACITY), np.int32)
         return twin, keep
+
+    def without_vectors(self, settings: Settings) -> Table:
+        """The live rows as a table of these settings, all without a vector."""
+        bare = copy(self)
+        bare.vectors = None
+        twin, _ = bare.compacted(self.n, self.sequence)
+        twin.vectors = VectorTable(settings.dim, settings.metric)
+        twin.narrow[VROW] = -1
+        return twin
 
     def _number(self) -> None:
         """Make `by_id` and `versions` of all rows, which are live."""

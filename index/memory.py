@@ -14,6 +14,7 @@ Rule 3: expired and forgotten means every version. A record has one deadline, it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from sys import getsizeof
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from . import ranking
 from .analyzer import Analyzer, Document, QueryTerm, Vocabulary, analyzer_for
-from .columns import DEAD_AT, DEADLINE, SERIAL, Table
+from .columns import DEAD_AT, DEADLINE, SERIAL, VROW, Table
 from .entities import Entities, Entity
 from .fact_index import FactIndex
 from .moment import Moment
@@ -182,6 +183,22 @@ class Memory:
         return [self.table] if self.past is None else [self.table, self.past]
 
     @property
+    def holds_vectors(self) -> bool:
+        """Whether there is a vector of any record."""
+        return any(table.vectors is not None and table.vectors.live for table in self._tables())
+
+    @property
+    def pending(self) -> int:
+        """How many current records, valid or not, have no vector although somebody is to make one."""
+        if not (self.settings.embedder and self.settings.has_vectors):
+            return 0
+        with_vector = self.vector_count
+        if self.past is not None:
+            rows = np.fromiter(self.past.by_id.values(), np.int64, len(self.past.by_id))
+            with_vector += int(np.count_nonzero(self.past.narrow[VROW, rows] >= 0))
+        return self.held - with_vector
+
+    @property
     def vector_count(self) -> int:
         vectors = self.table.vectors
         return vectors.live if vectors is not None else 0
@@ -318,6 +335,28 @@ class Memory:
         fact = extra.fact._replace(superseded_by=superseded_by)
         said = min(invalid_at, at)
         self._rewrite(table, slot, said, at=at, extra=extra._replace(invalid_at=invalid_at, fact=fact))
+        self._changed(at)
+
+    def set_vectors(self, items: Sequence[tuple[bytes, int, bytes]], at: int) -> None:
+        """Give records vectors, float32 bytes as stored: (id, serial, vector) each. Nothing else of them changes; those
+        that are not the same record any more, and those that have this very vector, are left alone."""
+        for record_id, serial, vector in items:
+            found = self._find(record_id)
+            if found is not None and found[0].serial(found[1]) == serial and found[0].vector(found[1]) != vector:
+                self._rewrite(*found, at, vector=vector)
+        self._changed(at)
+
+    def switch(self, settings: Settings, at: int) -> None:
+        """Another model: mode, metric and lang stay, every vector goes."""
+        self.settings = settings = settings.shared()
+        model = (settings.embedder, settings.model, settings.dim)
+        self.old_settings = [
+            (until, replace(old, embedder=model[0], model=model[1], dim=model[2])) for until, old in self.old_settings
+        ]
+        for table in self._tables():
+            self._swap(table, table.without_vectors(settings))
+        for entity in [] if self.entities is None else [each for each in self.entities if each.vector]:
+            self.put_entity(entity._replace(vector=b""), at)
         self._changed(at)
 
     def retell(self, record_id: bytes, fact: Fact, max_words: int, at: int) -> None:
@@ -609,6 +648,7 @@ class Memory:
         *,
         at: int | None = None,
         text: bytes | None = None,
+        vector: bytes | None = None,
         meta: tuple[bytes, ...] | None = None,
         words: Document | None = None,
         deadline: int | None = None,
@@ -622,7 +662,7 @@ class Memory:
         self._write(
             table.ids[slot],
             table.texts[slot] if text is None else text,
-            table.vector(slot),
+            table.vector(slot) if vector is None else vector,
             table.metas[slot] if meta is None else meta,
             table.tags[slot],
             table.words(slot) if words is None else words,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,23 @@ class Query:
     known_at: int | None = None  # as it was known then
     max_scan: int = 1 << 62
     max_terms: int = 1 << 62
+    like: bytes | None = None  # instead of text and vector: records whose text holds this (like.py)
+    tier: str = ""  # keyword, like: no other
+    no_embed: bool = False  # the text is not embedded
+    fallback_like: bool = False  # where no word matches, ask so
+
+    def as_like(self, wanted: bytes) -> Query:
+        """The same query in the lowest tier: literally, the newest first."""
+        return replace(
+            self,
+            text=None,
+            vector=None,
+            like=wanted,
+            fallback_like=False,
+            weights=(0.0, 0.0, 1.0, 0.0),
+            fusion="LINEAR",
+            min_sim=None,
+        )
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from . import diversity, explanation, rrf
 from .analyzer import QueryTerm
 from .errors import BadMemory
 from .keyword import PRUNE_MIN, TERMS_SINGLY, Bounds, Keyword
+from .like import like_mask
 from .moment import Moment, joined
 from .parallel import each
 from .postings import PostingList
@@ -91,6 +92,8 @@ class Plan:
         if self.moment is not None:
             n = self.moment.rows
         per_row = dim + (32 if self.moment is None else 200) + 1000 * len(query.filters)
+        if query.like is not None or query.fallback_like:
+            per_row += 3000
         cost = n * per_row + 5000 * sum(len(clause.values) for clause in query.filters)
         if not self.view.n or not self.terms:
             return cost
@@ -111,6 +114,15 @@ def run(plan: Plan) -> Result:
 def run_together(plans: Sequence[Plan]) -> list[Result | Exception]:
     """Answer queries of one memory, those that scan its vectors in one pass; an exception in the place of an answer
     that failed."""
+    answers = _run_together(plans)
+    for number, plan in enumerate(plans):
+        query, answer = plan.query, answers[number]
+        if query.fallback_like and query.text is not None and isinstance(answer, Result) and not answer.matched:
+            answers[number] = _run_together([replace(plan, query=query.as_like(query.text), terms=[])])[0]
+    return answers
+
+
+def _run_together(plans: Sequence[Plan]) -> list[Result | Exception]:
     answers: list[Result | Exception] = [BadMemory("")] * len(plans)
     scanning: list[tuple[int, Ranking]] = []
     for number, plan in enumerate(plans):
@@ -192,7 +204,9 @@ class Ranking:
                 scores *= alive
             self.keyword_s = scores
             self.best_keyword = float(scores.max(initial=0.0))
-        if self.vector is None or view.vector_n < view.n:
+        if query.like is not None:
+            matched = like_mask(view, query.like, alive)
+        elif self.vector is None or view.vector_n < view.n:
             if self.vector is not None:
                 matched = view.vrow >= 0
                 if alive is not None:
@@ -666,11 +680,15 @@ class Ranking:
             names.append("keyword")
         if self.vector is not None:
             names.append("vector")
+        if self.query.like is not None:
+            return ["recency"]
         if self.query.kind == "fused":
             names += ["recency", "importance"]
         return names
 
     def tier(self) -> str:
+        if self.query.like is not None:
+            return "like"
         if self.vector is None:
             return "keyword"
         return "hybrid" if self.query.text is not None else "vector"

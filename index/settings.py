@@ -7,6 +7,8 @@ from dataclasses import dataclass
 MODES = ("SEARCH", "VECTOR", "HYBRID")
 METRICS = ("COSINE", "L2", "IP")
 FUSIONS = ("LINEAR", "RRF")
+EMBEDDERS = ("local", "static", "openai", "gemini", "auto")
+MODEL_NAME_MAX = 256
 
 #: `Settings.history`: nothing is ever dropped.
 ALL = -1
@@ -31,6 +33,12 @@ class Settings:
     k1: float = 0.9
     b: float = 0.4
     history: int = 0  # how many seconds replaced and deleted versions are held; ALL: for ever
+    embedder: str = ""  # who makes vectors of texts, "" for nobody
+    model: str = ""  # whose vectors the memory holds, "" where nobody said
+    tagboost: float = 0.0  # what each tag that a query names adds to a record's BM25
+    next_embedder: str = ""  # a change of model is under way: whose vectors come next, and how wide they are
+    next_model: str = ""
+    next_dim: int = 0
 
     def shared(self) -> Settings:
         """These settings, as one object for all memories that have them."""
@@ -41,6 +49,11 @@ class Settings:
                 _SHARED.clear()
             found = _SHARED[name] = self
         return found
+
+    @property
+    def is_switching(self) -> bool:
+        """Whether a change of model is under way."""
+        return self.next_dim > 0
 
     @property
     def has_text(self) -> bool:

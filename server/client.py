@@ -13,6 +13,22 @@ if TYPE_CHECKING:
     from .server import Server
 
 
+def chain(source: Future[Any], target: Future[Any]) -> None:
+    """Let `target` end as `source` does."""
+
+    def hand_over(done: Future[Any]) -> None:
+        if target.cancelled():
+            return
+        if done.cancelled():
+            target.cancel()
+        elif (error := done.exception()) is not None:
+            target.set_exception(error)
+        else:
+            target.set_result(done.result())
+
+    source.add_done_callback(hand_over)
+
+
 class Client:
     """The context that handlers get as `ctx`.
 
@@ -102,9 +118,14 @@ class Client:
                 return
             try:
                 self.now = self.server.clock()
-                reply.set_result(finish(done.result()))
+                result = finish(done.result())
             except Exception as error:
                 reply.set_exception(error)
+                return
+            if isinstance(result, Future):
+                chain(result, reply)
+            else:
+                reply.set_result(result)
 
         found.add_done_callback(then)
         return reply

@@ -3,6 +3,7 @@
 from . import (  # noqa: F401
     connection_commands,
     dump_commands,
+    embed_commands,
     entity_commands,
     fact_commands,
     introspection_commands,

@@ -17,6 +17,7 @@ from ..index.side import Fact
 from ..index.view import View
 from .arguments import Floats, Words
 from .commands import command
+from .embedded import write_with_vectors
 from .entries import DropEntity, Entry, PutEntity, Remove, Retell
 from .errors import CommandError
 from .fact_maps import FactRow, fact_at, fact_map, fact_row, fact_slots, read_page
@@ -102,6 +103,22 @@ def resolving(
     return ctx.write_after(ctx.background(lambda: search.nearest(query, 1, threshold)), late)
 
 
+def embedding_name(
+    ctx: Client,
+    key: bytes,
+    memory: Memory,
+    name: bytes,
+    entity_type: bytes,
+    finish: Callable[[Memory, bytes], Any],
+) -> Any:
+    """`finish(memory, the vector that the memory's embedder makes of the name)`: b"" where there is no embedder, it
+    fails, or the name is known."""
+    entities = memory.entities
+    if not memory.settings.embedder or (entities is not None and entities.lookup(name, entity_type)):
+        return finish(memory, b"")
+    return write_with_vectors(ctx, key, memory, [name], lambda memory, vectors: finish(memory, vectors[0] or b""))
+
+
 @dataclass(slots=True)
 class _Asked:
     """MEM.ENTITY's words."""
@@ -160,15 +177,20 @@ def entity(ctx: Client, args: list[bytes]) -> Any:
     if not entity_type:
         known = meant(memory.entities, memory.facts, asked.name)
         entity_type = known.type if known is not None else b"THING"
-    vector = b"" if asked.vector is None else unit_vector(asked.vector, memory.settings)
-    return resolving(
-        ctx,
-        key,
-        asked.name,
-        entity_type,
-        vector,
-        lambda memory, resolved: _settle(ctx, key, memory, asked, resolved),
-    )
+
+    def resolve(memory: Memory, vector: bytes) -> Any:
+        return resolving(
+            ctx,
+            key,
+            asked.name,
+            entity_type,
+            vector,
+            lambda memory, resolved: _settle(ctx, key, memory, asked, resolved),
+        )
+
+    if asked.vector is not None:
+        return resolve(memory, unit_vector(asked.vector, memory.settings))
+    return embedding_name(ctx, key, memory, asked.name, entity_type, resolve)
 
 
 def _settle(ctx: Client, key: bytes, memory: Memory, asked: _Asked, resolved: Resolved) -> dict[str, Any]:

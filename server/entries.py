@@ -287,6 +287,45 @@ class SetDeadline:
 
 
 @dataclass(slots=True, frozen=True)
+class SetVectors:
+    """Records get vectors, float32 bytes as stored: (id, serial, vector) each. Those that are not the same record any
+    more are skipped, and so are those that have this very vector."""
+
+    verb: ClassVar[bytes] = b"VECTORS"
+    key: bytes
+    items: tuple[tuple[bytes, int, bytes], ...]
+    at: int
+
+    def encode(self) -> Words:
+        words = [self.verb, self.key, _int(self.at)]
+        for record_id, serial, vector in self.items:
+            words += (record_id, _int(serial), vector)
+        return words
+
+    @classmethod
+    def decode(cls, words: Words) -> SetVectors:
+        items = zip(words[3::3], map(int, words[4::3]), words[5::3], strict=True)
+        return cls(words[1], tuple(items), int(words[2]))
+
+
+@dataclass(slots=True, frozen=True)
+class Switch:
+    """Another model, and with it perhaps another width: all vectors of records and entities go."""
+
+    verb: ClassVar[bytes] = b"SWITCH"
+    key: bytes
+    settings: Settings
+    at: int
+
+    def encode(self) -> Words:
+        return [self.verb, self.key, *_settings_words(self.settings), _int(self.at)]
+
+    @classmethod
+    def decode(cls, words: Words) -> Switch:
+        return cls(words[1], _settings_from(words[2:-1]), int(words[-1]))
+
+
+@dataclass(slots=True, frozen=True)
 class Drop:
     """Keys go."""
 
@@ -397,6 +436,8 @@ Entry = (
     | DropEntity
     | SetMeta
     | SetDeadline
+    | SetVectors
+    | Switch
     | Drop
     | ExpireKey
     | Rename
@@ -407,7 +448,7 @@ Entry = (
 
 _KINDS = (
     *(Create, Configure, Put, Remove, Forget, Invalidate, Retell, PutEntity, DropEntity, SetMeta, SetDeadline),
-    *(Drop, ExpireKey, Rename, Copy, Restore, Flush),
+    *(SetVectors, Switch, Drop, ExpireKey, Rename, Copy, Restore, Flush),
 )
 _DECODERS = {**{kind.verb: kind.decode for kind in _KINDS}, Put.record_verb: Put.decode}
 
@@ -418,6 +459,10 @@ def decode(words: Words) -> Entry:
         return _DECODERS[words[0]](words)
     except (KeyError, IndexError, ValueError) as error:
         raise ValueError(f"not a log entry: {words[0][:64]!r}") from error
+
+
+# What the words of earlier versions lack at the end: history, embedder, model, tagboost and the next model.
+_LATER_SETTINGS: Words = [b"0", b"", b"", b"0.0", b"", b"", b"0"]
 
 
 def _settings_words(settings: Settings) -> Words:
@@ -432,11 +477,18 @@ def _settings_words(settings: Settings) -> Words:
         repr(settings.k1).encode(),
         repr(settings.b).encode(),
         _int(settings.history),
+        settings.embedder.encode(),
+        settings.model.encode(),
+        repr(settings.tagboost).encode(),
+        settings.next_embedder.encode(),
+        settings.next_model.encode(),
+        _int(settings.next_dim),
     ]
 
 
 def _settings_from(words: Words) -> Settings:
     keyword, vector, recency, importance = (float(word) for word in words[3:7])
+    words = words + _LATER_SETTINGS[len(words) - 12 :]
     return Settings(
         mode=words[0].decode(),
         dim=int(words[1]),
@@ -447,7 +499,13 @@ def _settings_from(words: Words) -> Settings:
         lang=words[9].decode(),
         k1=float(words[10]),
         b=float(words[11]),
-        history=int(words[12]) if len(words) > 12 else 0,  # logs of earlier versions end before it
+        history=int(words[12]),
+        embedder=words[13].decode(),
+        model=words[14].decode(),
+        tagboost=float(words[15]),
+        next_embedder=words[16].decode(),
+        next_model=words[17].decode(),
+        next_dim=int(words[18]),
     )
 
 

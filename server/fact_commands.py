@@ -6,6 +6,7 @@ commits one group, so that a fact, its entity and the fact it supersedes are the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ from ..index.side import FACT, NOTE, VALID_AT, Extra, Fact, Int64s
 from ..index.view import View
 from .arguments import Words
 from .commands import command
-from .entity_commands import Ends, put_entity, resolving, unit_vector
+from .embedded import Vectors, spoken, widened, write_with_vectors
+from .entity_commands import Ends, embedding_name, put_entity, resolving, unit_vector
 from .entries import Entry, Invalidate, Put
 from .errors import CommandError, syntax_error
 from .fact_maps import FactRow, fact_at, fact_map, fact_slots, read_page
@@ -63,17 +65,52 @@ def fact(ctx: Client, args: list[bytes]) -> Any:
     key = args[0]
     memory = find(ctx, key)
     _check_ids(memory, draft, ctx.now)
+
+    def state(memory: Memory, resolved: Resolved | None) -> Any:
+        return _state(ctx, key, memory, draft, resolved)
+
     if not draft.type:
-        return _state(ctx, key, memory, draft, None)
-    vector = b"" if draft.entity_vector is None else unit_vector(draft.entity_vector, memory.settings)
-    return resolving(
-        ctx,
-        key,
-        entity_name(draft.object),
-        draft.type,
-        vector,
-        lambda memory, resolved: _state(ctx, key, memory, draft, resolved),
-    )
+        return _embedding_text(ctx, key, memory, draft, draft.object, lambda memory: state(memory, None))
+    name = entity_name(draft.object)
+
+    def resolve(memory: Memory, vector: bytes, finish: Callable[[Memory, Resolved], Any]) -> Any:
+        return resolving(ctx, key, name, draft.type, vector, finish)
+
+    def of_entity(memory: Memory, vector: bytes) -> Any:
+        if not needs_vector(memory, draft):
+            return resolve(memory, vector, state)
+        # The text has the entity's own name; what that is is asked again when the text's vector is there.
+        return resolve(
+            memory,
+            vector,
+            lambda memory, resolved: _embedding_text(
+                ctx, key, memory, draft, resolved.entity.name, lambda memory: resolve(memory, vector, state)
+            ),
+        )
+
+    if draft.entity_vector is not None:
+        return of_entity(memory, unit_vector(draft.entity_vector, memory.settings))
+    return embedding_name(ctx, key, memory, name, draft.type, of_entity)
+
+
+def needs_vector(memory: Memory, draft: FactDraft) -> bool:
+    """Whether the memory's embedder is to make the fact's vector."""
+    return draft.vector is None and bool(memory.settings.embedder)
+
+
+def _embedding_text(
+    ctx: Client, key: bytes, memory: Memory, draft: FactDraft, spoken_object: bytes, state: Callable[[Memory], Any]
+) -> Any:
+    """`state(memory)`, the draft having the vector that the memory's embedder makes of its text, if it has one."""
+    if not needs_vector(memory, draft):
+        return state(memory)
+
+    def settle(memory: Memory, vectors: Vectors) -> Any:
+        draft.vector = None if vectors[0] is None else widened(vectors[0])
+        return state(memory)
+
+    said = Fact(draft.subject, draft.predicate, spoken_object, draft.type)
+    return write_with_vectors(ctx, key, memory, [spoken(said)], settle)
 
 
 def _check_ids(memory: Memory, draft: FactDraft, now: int) -> None:
@@ -206,7 +243,7 @@ def _statement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, spoken
         vector = stored_vector(draft.vector, settings)
     elif old is not None and old.view.texts[old.slot] == text:
         vector = old.view.vector(old.slot)
-    if not vector and settings.mode == "VECTOR":
+    if not vector and settings.mode == "VECTOR" and not settings.embedder:
         raise CommandError("a VECTOR-mode index needs a vector on every record")
     written = now if draft.at is None else draft.at
     meta: tuple[bytes, ...] = ()

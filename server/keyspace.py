@@ -197,6 +197,16 @@ class Keyspace:
         memory.set_deadline(entry.id, entry.deadline or NEVER, entry.at)
         self._changed(entry.key, memory)
 
+    def _set_vectors(self, entry: entries.SetVectors) -> None:
+        memory = self._current(entry.key, entry.at)
+        memory.set_vectors(entry.items, entry.at)
+        self._changed(entry.key, memory)
+
+    def _switch(self, entry: entries.Switch) -> None:
+        memory = self._current(entry.key, entry.at)
+        memory.switch(entry.settings, entry.at)
+        self._changed(entry.key, memory)
+
     def _drop_keys(self, entry: entries.Drop) -> None:
         for key in entry.keys:
             self._drop(key)
@@ -280,6 +290,8 @@ class Keyspace:
         entries.DropEntity: _drop_entity,
         entries.SetMeta: _set_meta,
         entries.SetDeadline: _set_deadline,
+        entries.SetVectors: _set_vectors,
+        entries.Switch: _switch,
         entries.Drop: _drop_keys,
         entries.ExpireKey: _expire_at,
         entries.Rename: _rename,

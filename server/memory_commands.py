@@ -8,23 +8,39 @@ from typing import TYPE_CHECKING, Any
 
 from ..index.analyzer import LANGUAGES
 from ..index.memory import Memory
-from ..index.settings import ALL, FUSIONS, METRICS, MODES, Settings, Weights
+from ..index.settings import ALL, EMBEDDERS, FUSIONS, METRICS, MODEL_NAME_MAX, MODES, Settings, Weights
 from ..protocol.reply import OK
 from .arguments import Words
 from .commands import command
-from .entries import Configure, Create
+from .embedding import EmbedderError, Model, model_of
+from .entries import Configure, Create, Switch
 from .errors import CommandError, syntax_error
 
 if TYPE_CHECKING:
     from .client import Client
+    from .config import Config
 
+# Of EMBEDDER auto while there is none: the local model's width.
+_AUTO_DIM = 384
+_EMBEDDERS = "local|static|openai|gemini|auto|NONE"
 _SETTING_OPTIONS = (
     "WEIGHTS keyword vector recency importance: the four weights of a query (mem-default-weights: 0.35 0.5 0.1 0.05)",
     "HALFLIFE seconds: the age at which recency has halved (mem-recency-halflife: 604800)",
     "FUSION LINEAR|RRF: weighted sum of scaled signals, or of reciprocal ranks (LINEAR)",
     "K1 x, B x: BM25's term frequency saturation and length normalisation (0.9, 0.4)",
+    "EMBEDDER local|static|openai|gemini|auto|NONE: who makes vectors of texts that come without one"
+    " (mem-default-embedder: NONE)",
+    "MODEL name: whose vectors the memory holds (the embedder's default); another one replaces them all",
+    "TAGBOOST x: what each tag that a query names adds to a record's BM25 (0)",
     "HISTORY seconds|ALL|0: how long replaced and deleted versions can be asked for with ASOF and KNOWNAT (0)",
 )
+
+
+def model_of_memory(settings: Settings) -> Model | None:
+    """Who makes vectors for a memory, None for nobody."""
+    if not (settings.embedder and settings.model and settings.has_vectors):
+        return None
+    return Model(settings.embedder, settings.model, settings.dim)
 
 
 def find(ctx: Client, key: bytes) -> Memory:
@@ -51,7 +67,7 @@ def half_life(words: Words) -> int:
     return value
 
 
-def _setting(option: bytes, words: Words) -> dict[str, Any] | None:
+def _setting(option: bytes, words: Words, config: Config) -> dict[str, Any] | None:
     """One of the settings that MEM.CONFIG can change too; None where `option` is none of them."""
     if option == b"WEIGHTS":
         return {"weights": weights(words)}
@@ -69,6 +85,24 @@ def _setting(option: bytes, words: Words) -> dict[str, Any] | None:
         if not 0 <= b <= 1:
             raise CommandError("B must be between 0 and 1")
         return {"b": b}
+    if option == b"EMBEDDER":
+        name = words.enum("NONE", *(name.upper() for name in EMBEDDERS)).lower()
+        return {"embedder": "" if name == "none" else name}
+    if option == b"MODEL":
+        model = words.next().decode("utf-8", "surrogateescape")
+        if not (model.isprintable() and 0 < len(model) <= MODEL_NAME_MAX):
+            raise CommandError(f"MODEL must be 1 to {MODEL_NAME_MAX} printable characters")
+        return {"model": model}
+    if option == b"DIM":
+        dim = words.integer()
+        if not 1 <= dim <= config["mem-max-dim"]:
+            raise CommandError(f"DIM must be between 1 and mem-max-dim ({config['mem-max-dim']})")
+        return {"dim": dim}
+    if option == b"TAGBOOST":
+        boost = words.real()
+        if not (math.isfinite(boost) and boost >= 0):
+            raise CommandError("TAGBOOST must be finite and non-negative")
+        return {"tagboost": boost}
     if option == b"HISTORY":
         if words.accept(b"ALL"):
             return {"history": ALL}
@@ -79,6 +113,31 @@ def _setting(option: bytes, words: Words) -> dict[str, Any] | None:
     return None
 
 
+def _embedded(settings: Settings, config: Config) -> Settings:
+    """A new memory's settings with the embedder's model and width. Raises CommandError."""
+    if not settings.has_vectors:
+        for option, value in (("DIM", settings.dim), ("EMBEDDER", settings.embedder), ("MODEL", settings.model)):
+            if value:
+                raise CommandError(
+                    f"a SEARCH index stores no vectors, so {option} does not apply; did you mean MODE HYBRID?"
+                )
+    return _of_model(settings, config) if settings.embedder else settings
+
+
+def _of_model(settings: Settings, config: Config) -> Settings:
+    """The settings with the model and width that their embedder comes to; `model` "" and `dim` 0 are its own."""
+    try:
+        model = model_of(settings.embedder, settings.model, settings.dim, config)
+    except EmbedderError as error:
+        if settings.embedder != "auto":
+            raise CommandError(str(error)) from error
+        # A memory of words until one is found (backfill.py); no vector tells how wide it is.
+        return replace(settings, model="", dim=settings.dim or _AUTO_DIM)
+    if not 1 <= model.dim <= config["mem-max-dim"]:
+        raise CommandError(f"DIM must be between 1 and mem-max-dim ({config['mem-max-dim']})")
+    return replace(settings, embedder=model.embedder, model=model.name, dim=model.dim)
+
+
 @command(
     "MEM.CREATE",
     arity=-2,
@@ -87,10 +146,10 @@ def _setting(option: bytes, words: Words) -> dict[str, Any] | None:
     group="memory",
     usage="MEM.CREATE key [MODE SEARCH|VECTOR|HYBRID] [DIM n] [METRIC COSINE|L2|IP]"
     " [WEIGHTS keyword vector recency importance] [HALFLIFE seconds] [FUSION LINEAR|RRF] [LANG name|NONE] [K1 x] [B x]"
-    " [HISTORY seconds|ALL|0]",
+    f" [EMBEDDER {_EMBEDDERS}] [MODEL name] [TAGBOOST x] [HISTORY seconds|ALL|0]",
     options=(
         "MODE SEARCH|VECTOR|HYBRID: index words, vectors, or both (HYBRID)",
-        "DIM n: the vectors' width; required for VECTOR and HYBRID, refused for SEARCH",
+        "DIM n: the vectors' width; required for VECTOR and HYBRID unless EMBEDDER says it, refused for SEARCH",
         "METRIC COSINE|L2|IP: cosine of vectors normalised on arrival, 1/(1 + distance), or inner product (COSINE)",
         "LANG name|NONE: the Snowball stemmer, english with a stop list (english)",
         *_SETTING_OPTIONS,
@@ -103,17 +162,13 @@ def create(ctx: Client, args: list[bytes]) -> Any:
     words = Words(args, 1)
     while words:
         option = words.option()
-        setting = _setting(option, words)
+        setting = _setting(option, words, config)
         if setting is not None:
             given.update(setting)
         elif option == b"MODE":
             given["mode"] = words.enum(*MODES)
         elif option == b"METRIC":
             given["metric"] = words.enum(*METRICS)
-        elif option == b"DIM":
-            given["dim"] = words.integer()
-            if not 1 <= given["dim"] <= config["mem-max-dim"]:
-                raise CommandError(f"DIM must be between 1 and mem-max-dim ({config['mem-max-dim']})")
         elif option == b"LANG":
             given["lang"] = words.next().lower().decode("latin-1")
             if given["lang"] not in LANGUAGES:
@@ -122,11 +177,11 @@ def create(ctx: Client, args: list[bytes]) -> Any:
             raise words.unexpected()
     given.setdefault("weights", config["mem-default-weights"])
     given.setdefault("half_life", config["mem-recency-halflife"])
-    settings = Settings(**given)
+    if "dim" not in given and given.get("mode") != "SEARCH" and config["mem-default-embedder"] != "none":
+        given.setdefault("embedder", config["mem-default-embedder"])
+    settings = _embedded(Settings(**given), config)
     if settings.has_vectors and not settings.dim:
         raise CommandError("DIM is required for a VECTOR or HYBRID index")
-    if not settings.has_vectors and settings.dim:
-        raise CommandError("a SEARCH index stores no vectors, so DIM does not apply; did you mean MODE HYBRID?")
     if ctx.server.keyspace.get(args[0], ctx.now) is not None:
         raise CommandError("memory index already exists")
     ctx.server.commit(Create(args[0], settings, ctx.now))
@@ -140,24 +195,74 @@ def create(ctx: Client, args: list[bytes]) -> Any:
     keys=(1, 1, 1),
     group="memory",
     usage="MEM.CONFIG key [WEIGHTS keyword vector recency importance] [HALFLIFE seconds] [FUSION LINEAR|RRF] [K1 x]"
-    " [B x] [HISTORY seconds|ALL|0]",
-    options=_SETTING_OPTIONS,
+    f" [B x] [EMBEDDER {_EMBEDDERS}] [MODEL name] [DIM n] [TAGBOOST x] [HISTORY seconds|ALL|0]",
+    options=(*_SETTING_OPTIONS, "DIM n: the width of the MODEL's vectors"),
 )
 def config(ctx: Client, args: list[bytes]) -> Any:
     """Change a memory's settings, or show them where none is given."""
     given: dict[str, Any] = {}
     words = Words(args, 1)
+    server, key = ctx.server, args[0]
     while words:
-        setting = _setting(words.option(), words)
+        setting = _setting(words.option(), words, server.config)
         if setting is None:
             raise words.unexpected()
         given.update(setting)
-    memory = find(ctx, args[0])
+    memory = find(ctx, key)
     if not given:
-        history = memory.settings.history
-        return {**settings_map(memory.settings), "history": "ALL" if history == ALL else history}
-    ctx.server.commit(Configure(args[0], replace(memory.settings, **given), ctx.now))
+        return _options_map(memory.settings)
+    modelled: dict[str, Any] = {name: given.pop(name) for name in ("embedder", "model", "dim") if name in given}
+    plain = replace(memory.settings, **given)
+    wanted = _remodelled(plain, modelled, server.config) if modelled else plain
+    # Who brings vectors and had not said of which model says so now.
+    named = not plain.model and not wanted.embedder and wanted.dim == plain.dim
+    if named or (wanted.model, wanted.dim) == (plain.model, plain.dim):
+        # Back to the model that it has ends a change that is under way.
+        rest: dict[str, Any] = {"next_embedder": "", "next_model": "", "next_dim": 0} if modelled else {}
+        server.commit(Configure(key, replace(wanted, **rest), ctx.now))
+    elif memory.holds_vectors and wanted.embedder and server.config["mem-switch-serves"] == "vectors":
+        following = replace(plain, next_embedder=wanted.embedder, next_model=wanted.model, next_dim=wanted.dim)
+        server.commit(Configure(key, following, ctx.now))
+    else:
+        server.commit(Switch(key, replace(wanted, next_embedder="", next_model="", next_dim=0), ctx.now))
+    if wanted.embedder:
+        server.backfill.add(key)
     return OK
+
+
+def _remodelled(settings: Settings, given: dict[str, Any], config: Config) -> Settings:
+    """The settings that EMBEDDER, MODEL and DIM ask for. Raises CommandError."""
+    if not settings.has_vectors:
+        option = next(iter(given)).upper()
+        raise CommandError(f"a SEARCH index stores no vectors, so {option} does not apply; did you mean MODE HYBRID?")
+    embedder = given.get("embedder", settings.embedder)
+    if not embedder:
+        if "dim" in given and "model" not in given and given["dim"] != settings.dim:
+            raise CommandError("DIM changes only with MODEL")
+        return replace(settings, **{**given, "embedder": ""})
+    same = embedder == settings.embedder
+    model = given.get("model", settings.model if same else "")
+    dim = given.get("dim", settings.dim if same and model == settings.model else 0)
+    return _of_model(replace(settings, embedder=embedder, model=model, dim=dim), config)
+
+
+def _options_map(settings: Settings) -> dict[str, Any]:
+    """All options of MEM.CREATE, lower-case, as they stand."""
+    history = settings.history
+    found = {
+        **settings_map(settings),
+        "embedder": settings.embedder or "NONE",
+        "model": settings.model,
+        "tagboost": settings.tagboost,
+        "history": "ALL" if history == ALL else history,
+    }
+    if settings.is_switching:
+        found["next"] = {
+            "embedder": settings.next_embedder,
+            "model": settings.next_model,
+            "dim": settings.next_dim,
+        }
+    return found
 
 
 def settings_map(settings: Settings) -> dict[str, Any]:
@@ -189,12 +294,31 @@ def info(ctx: Client, args: list[bytes]) -> Any:
         "terms": memory.term_count(),
         "avg_doc_len": memory.avg_doc_len,
         "bytes": ctx.server.keyspace.nbytes(args[0]),
-        "tier": "keyword" if memory.settings.has_text else "vector",
-        "pending": 0,
+        "tier": tier(ctx, memory.settings),
+        "pending": memory.pending,
+        **_switching(ctx, args[0], memory),
         "next_id": memory.next_id,
         "created_at": memory.created_at,
         "updated_at": memory.updated_at,
     }
+
+
+def _switching(ctx: Client, key: bytes, memory: Memory) -> dict[str, Any]:
+    """How far a change of model is, where one is under way."""
+    if not memory.settings.is_switching:
+        return {}
+    done = ctx.server.backfill.progress(key, memory)
+    return {"switching": {"model": memory.settings.next_model, "done": done, "left": memory.held - done}}
+
+
+def tier(ctx: Client, settings: Settings) -> str:
+    """What the next query with a text and no vector would use."""
+    model = model_of_memory(settings)
+    if model is not None and ctx.server.embedding.is_up(model):
+        return "hybrid" if settings.has_text else "vector"
+    if settings.has_text:
+        return "keyword"
+    return "like" if settings.embedder else "vector"
 
 
 @command("MEM.CARD", arity=2, flags="readonly fast", keys=(1, 1, 1), group="memory", usage="MEM.CARD key")

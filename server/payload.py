@@ -35,7 +35,7 @@ from ..index.columns import NEVER, POSTINGS_MIN, Table
 from ..index.entities import TYPES, Entities, Entity, entity_name
 from ..index.memory import Memory
 from ..index.postings import Packed, Postings, pack
-from ..index.settings import FUSIONS, METRICS, MODES, Settings
+from ..index.settings import EMBEDDERS, FUSIONS, METRICS, MODEL_NAME_MAX, MODES, Settings
 from ..index.side import (
     CONFIDENCE,
     FACT,
@@ -161,7 +161,9 @@ def load(payload: bytes) -> Loaded:
         rows = slice(start, start + n)
         has_vector = columns.has_vector[rows]
         _hold(int(has_vector.sum()) == vectors)
-        _hold(vectors == {"SEARCH": 0, "VECTOR": n}.get(settings.mode, vectors))
+        # Where somebody makes the vectors they may still be to come.
+        needed = {"SEARCH": 0, "VECTOR": vectors if settings.model else n}
+        _hold(vectors == needed.get(settings.mode, vectors))
         table_of_vectors = _vectors(sections, settings, vector_at, vectors) if settings.has_vectors else None
         words = _Words(settings, columns.texts[rows], columns.doc_len[rows], kinds[number] != PAST)
         table = Table.restored(
@@ -209,6 +211,10 @@ def _one_of(*names: str) -> Callable[[Any], bool]:
     return lambda value: value in names
 
 
+def _is_model(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MODEL_NAME_MAX and value.isprintable()
+
+
 _LARGEST = math.nextafter(math.inf, 0)
 _is_weight = _real(0, _LARGEST)
 
@@ -224,9 +230,15 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "k1": _real(0, _LARGEST),
     "b": _real(0, 1),
     "history": _integer(-1, _INT64_MAX),
+    "embedder": _one_of("", *EMBEDDERS),
+    "model": _is_model,
+    "tagboost": _real(0, _LARGEST),
+    "next_embedder": _one_of("", *EMBEDDERS),
+    "next_model": _is_model,
+    "next_dim": _integer(0, _DIM_MAX),
 }
 #: What payloads of earlier versions lack.
-_LATER = {"history"}
+_LATER = {"history", "embedder", "model", "tagboost", "next_embedder", "next_model", "next_dim"}
 
 
 def settings_of(fields: Any) -> Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,13 @@ from ..index.errors import BadMemory
 from ..index.filters import Clause
 from ..index.memory import NEVER, Memory
 from ..index.query import Hit, Query, Result
+from ..index.ranking import Plan
 from ..index.settings import FUSIONS
 from ..index.side import KNOWN_TO
 from ..index.view import View, matching
 from .arguments import Words
 from .commands import command
+from .embedded import read_with_vector, widened
 from .entries import Forget
 from .errors import CommandError, syntax_error
 from .filter_words import read_filter, read_tags
@@ -49,12 +51,15 @@ _PAGE_OPTIONS = (
 _QUERY_USAGE = "[TEXT text] [VEC blob | FVEC n f1 .. fn] " + _PAGE_USAGE
 _FUSED_USAGE = (
     " [WEIGHTS keyword vector recency importance] [FUSION LINEAR|RRF] [RRFK n] [HALFLIFE seconds] [MINSIM x]"
-    " [DIVERSITY lambda]"
+    " [DIVERSITY lambda] [NOEMBED] [FALLBACK LIKE] [TIER KEYWORD|LIKE]"
 )
 _FUSED_OPTIONS = (
     "WEIGHTS, FUSION, HALFLIFE: instead of the memory's own, for this query",
     "RRFK n: RRF's constant (60)",
     "MINSIM x: drop records whose similarity is below x, or that have no vector",
+    "NOEMBED: the memory's embedder makes no vector of the text",
+    "FALLBACK LIKE: where no word matches, the records that hold the text literally, the newest first",
+    "TIER KEYWORD|LIKE: by words alone, or by the literal text alone",
     "DIVERSITY lambda: reorder the 500 best by lambda*score - (1-lambda)*(largest similarity to one chosen before)",
 )
 
@@ -105,6 +110,8 @@ def _read(ctx: Client, words: Words, query: Query) -> Request:
         raise CommandError("VEC or FVEC is required")
     if query.kind == "fused" and query.vector is None and query.text is None:
         raise CommandError("TEXT, VEC, or FVEC is required")
+    if query.tier and query.text is None:
+        raise CommandError(f"TIER {query.tier.upper()} needs TEXT")
     return request
 
 
@@ -124,6 +131,13 @@ def _fused(option: bytes, words: Words, query: Query) -> bool:
         query.half_life = half_life(words)
     elif option == b"MINSIM":
         query.min_sim = words.real()
+    elif option == b"NOEMBED":
+        query.no_embed = True
+    elif option == b"FALLBACK":
+        words.enum("LIKE")
+        query.fallback_like = True
+    elif option == b"TIER":
+        query.tier = words.enum("KEYWORD", "LIKE").lower()
     elif option == b"DIVERSITY":
         query.diversity = words.real()
         if not 0 <= query.diversity <= 1:
@@ -138,20 +152,45 @@ def _prepare(query: Query, memory: Memory) -> None:
     settings = memory.settings
     if query.vector is not None:
         query.vector = check_vector(query.vector, settings)
-    if query.text is not None and not settings.has_text:
+    if query.tier:
+        query.vector = None
+    elif query.text is not None and not settings.has_text and settings.embedder and not query.no_embed:
+        return  # by the vector that the embedder makes of it
+    if query.text is not None and not settings.has_text and query.tier != "like":
         raise BadMemory("this memory index does not index text; create it with MODE SEARCH or MODE HYBRID")
 
 
 def _answer(
     ctx: Client, memory: Memory, query: Query, flags: HitFlags, reply: Callable[[View, Result], Any]
 ) -> Any:
-    """Run the query for this moment, here or in a thread."""
+    """Run the query for this moment, here or in a thread; where its text is to be embedded, as soon as that is done."""
+    text = query.text
+    if text is not None and query.tier == "like":
+        query = query.as_like(text)
+    embeds = text is not None and query.kind == "fused" and query.vector is None and not query.tier
+    by_words = memory.settings.has_text
+    if embeds and not by_words:
+        query.text = None
     plan = memory.plan(query, ctx.now)
     # A vector as words is some 0.4 microseconds a number.
     shown = query.top_k * memory.settings.dim * 2000 if flags.floats else 0
-    return ctx.server.workers.ask(
-        memory, plan, plan.cost + shown, lambda result: reply(result.view or plan.view, result), ctx.proto
-    )
+    proto = ctx.proto
+
+    def ask(plan: Plan) -> Any:
+        return ctx.server.workers.ask(
+            memory, plan, plan.cost + shown, lambda result: reply(result.view or plan.view, result), proto
+        )
+
+    if not embeds or query.no_embed or text is None:
+        return ask(plan)
+
+    def run(vector: bytes | None) -> Any:
+        # The plan's memory may have another model by now: its view has the vectors of the one that was asked.
+        if vector is not None:
+            return ask(replace(plan, query=replace(query, vector=check_vector(widened(vector), plan.view.settings))))
+        return ask(plan if by_words else replace(plan, query=query.as_like(text)))
+
+    return read_with_vector(ctx, memory, text, run)
 
 
 def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:

@@ -23,6 +23,7 @@ from ..index.side import EPISODE, FACT, NOTE, PIN, Extra
 from ..index.vectors import is_unit, normalised
 from .arguments import TTL_MAX_S, Words
 from .commands import command
+from .embedded import Vectors, widened, write_with_vectors
 from .entries import Put, Remove, SetDeadline, SetMeta
 from .errors import CommandError, syntax_error
 from .fact_maps import fact_map
@@ -228,7 +229,7 @@ class Batch:
             vector = stored_vector(draft.vector, settings)
         elif old is not None and (draft.keep_vector or old.text == draft.text):
             vector = old.vector
-        if not vector and settings.mode == "VECTOR":
+        if not vector and settings.mode == "VECTOR" and not settings.embedder:
             raise CommandError("a VECTOR-mode index needs a vector on every record")
         written = now if draft.at is None else draft.at
         meta = merged(old.meta if old is not None else (), draft.meta)
@@ -325,13 +326,17 @@ def merged(old: tuple[bytes, ...], new: list[bytes]) -> tuple[bytes, ...]:
     complexity="O(words + dim)",
     options=_ADD_OPTIONS,
 )
-def add(ctx: Client, args: list[bytes]) -> bytes:
+def add(ctx: Client, args: list[bytes]) -> Any:
     """Store a record, or write over the one with its id; its id."""
-    draft = read_draft(Words(args, 1), ctx.server.config)
-    batch = Batch(ctx, args[0], find(ctx, args[0]))
-    record_id = batch.settle(draft)
-    batch.commit([draft])
-    return record_id
+    key, draft = args[0], read_draft(Words(args, 1), ctx.server.config)
+
+    def store(memory: Memory) -> bytes:
+        batch = Batch(ctx, key, memory)
+        record_id = batch.settle(draft)
+        batch.commit([draft])
+        return record_id
+
+    return _with_vectors(ctx, key, [draft], store)
 
 
 @command(
@@ -344,7 +349,7 @@ def add(ctx: Client, args: list[bytes]) -> bytes:
     complexity="O(n * (words + dim))",
     options=("n: how many records follow, each begun by the word RECORD", *_ADD_OPTIONS),
 )
-def madd(ctx: Client, args: list[bytes]) -> list[bytes]:
+def madd(ctx: Client, args: list[bytes]) -> Any:
     """Store several records, all or none; their ids."""
     words = Words(args, 1)
     count = words.integer()
@@ -358,10 +363,40 @@ def madd(ctx: Client, args: list[bytes]) -> list[bytes]:
     if words:
         words.option()
         raise words.unexpected()
-    batch = Batch(ctx, args[0], find(ctx, args[0]))
-    ids = [_in_record(number, partial(batch.settle, draft)) for number, draft in enumerate(drafts, 1)]
-    batch.commit(drafts)
-    return ids
+    key = args[0]
+
+    def store(memory: Memory) -> list[bytes]:
+        batch = Batch(ctx, key, memory)
+        ids = [_in_record(number, partial(batch.settle, draft)) for number, draft in enumerate(drafts, 1)]
+        batch.commit(drafts)
+        return ids
+
+    return _with_vectors(ctx, key, drafts, store)
+
+
+def _with_vectors(ctx: Client, key: bytes, drafts: list[Draft], store: Callable[[Memory], Any]) -> Any:
+    """`store(memory)`, the drafts having the vectors that the memory's embedder makes of their texts, if it has one."""
+    memory = find(ctx, key)
+    if not memory.settings.embedder:
+        return store(memory)
+    wanting = [draft for draft in drafts if draft.vector is None and not _keeps_vector(ctx, memory, draft)]
+    texts = [draft.text for draft in wanting if draft.text is not None]
+
+    def settle(memory: Memory, vectors: Vectors) -> Any:
+        for draft, vector in zip(wanting, vectors, strict=True):
+            draft.vector = None if vector is None else widened(vector)
+        return store(memory)
+
+    return write_with_vectors(ctx, key, memory, texts, settle)
+
+
+def _keeps_vector(ctx: Client, memory: Memory, draft: Draft) -> bool:
+    """Whether the record that the draft writes over has a vector that stays."""
+    found = None if draft.id is None else memory.locate(draft.id, ctx.now)
+    if found is None:
+        return False
+    view, slot = found
+    return bool(view.vector(slot)) and (draft.keep_vector or view.texts[slot] == draft.text)
 
 
 def _in_record(number: int, step: Callable[[], Any]) -> Any:

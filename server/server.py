@@ -19,9 +19,11 @@ import uvloop
 from ..index import parallel
 from . import info
 from .aof import Log
+from .backfill import Backfill
 from .client import Client
 from .config import Config
 from .connection import Connection
+from .embedding import Embedding
 from .files import Files
 from .incr import LogDamaged
 from .keyspace import Keyspace
@@ -63,6 +65,8 @@ class Server:
         self.executor = ThreadPoolExecutor(threads, "scan")
         parallel.use(threads)
         self.workers = Workers(self)
+        self.embedding = Embedding(config, self.loop, config["dir"] if config["appendonly"] else None, clock)
+        self.backfill = Backfill(self)
         self.clients: dict[int, Client] = {}
         self.next_client_id = 1
         self.ports: list[tuple[str, int]] = []
@@ -75,6 +79,7 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._stopping: asyncio.Event = asyncio.Event()
         self._cron: asyncio.Task[None] | None = None
+        self._backfilling: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.keyspace.touched = self._touched
         self.keyspace.announce = self.announce
@@ -248,6 +253,8 @@ class Server:
         # Records are not cyclic garbage; a full collection over millions of them is a pause for nothing.
         gc.set_threshold(50_000, 20, 1_000)
         self._cron = self.loop.create_task(self._run_cron())
+        self.backfill.look()
+        self._backfilling = self.loop.create_task(self.backfill.run())
         for address in self.ports:
             log.warning("Ready to accept connections tcp on %s:%d", *address[:2])
 
@@ -307,6 +314,9 @@ class Server:
         for client in self.clients.values():
             client.connection.transport.pause_reading()
             client.connection.stopping = True
+        if self._backfilling is not None:
+            self._backfilling.cancel()
+        await self.embedding.close()
         await self.log.close()
         for client in list(self.clients.values()):
             client.connection.drain()

@@ -88,12 +88,21 @@ CREATE: list[tuple[str | tuple[Word, ...], str]] = [
     *((f"MEM.CREATE no DIM 2 {option}", SYNTAX) for option in CREATE_OPTIONS),
     ("MEM.CREATE no DIM 2 HISTORY -1", "ERR HISTORY must not be negative"),
     ("MEM.CREATE no DIM 2 HISTORY some", NOT_AN_INTEGER),
+    ("MEM.CREATE no DIM 2 EMBEDDER nobody", SYNTAX),
+    ("MEM.CREATE no MODE SEARCH EMBEDDER local", DIM_SEARCH.replace("DIM", "EMBEDDER")),
+    ("MEM.CREATE no MODE SEARCH MODEL m", DIM_SEARCH.replace("DIM", "MODEL")),
+    ("MEM.CREATE no DIM 2 TAGBOOST -1", "ERR TAGBOOST must be finite and non-negative"),
+    ("MEM.CREATE no DIM 2 TAGBOOST inf", "ERR TAGBOOST must be finite and non-negative"),
+    ("MEM.CREATE no DIM 2 TAGBOOST x", NOT_A_FLOAT),
+    (("MEM.CREATE", "no", "DIM", "2", "MODEL", ""), "ERR MODEL must be 1 to 256 printable characters"),
+    ("MEM.CONFIG s EMBEDDER local", DIM_SEARCH.replace("DIM", "EMBEDDER")),
+    ("MEM.CONFIG h EMBEDDER nobody", SYNTAX),
     ("MEM.CONFIG h HISTORY -1", "ERR HISTORY must not be negative"),
     ("MEM.CREATE no DIM", SYNTAX),
     ("MEM.CREATE no DIM 2 NONSENSE", unexpected("NONSENSE")),
     ("MEM.CREATE no DIM 2 nonsense", unexpected("nonsense")),
     ("MEM.CONFIG h MODE SEARCH", unexpected("MODE")),
-    ("MEM.CONFIG h DIM 3", unexpected("DIM")),
+    ("MEM.CONFIG h DIM 3", "ERR DIM changes only with MODEL"),
     ("MEM.CONFIG h METRIC L2", unexpected("METRIC")),
     ("MEM.CONFIG h LANG none", unexpected("LANG")),
     ("MEM.CONFIG h WEIGHTS -1 0 0 0", WEIGHTS),
@@ -257,6 +266,10 @@ QUERIES += [
     ("MEM.QUERY h TEXT alpha HALFLIFE x", NOT_AN_INTEGER),
     ("MEM.QUERY h TEXT alpha FUSION BEST", SYNTAX),
     ("MEM.QUERY h TEXT alpha FUSION", SYNTAX),
+    ("MEM.QUERY h TEXT alpha TIER HYBRID", SYNTAX),
+    ("MEM.QUERY h TEXT alpha FALLBACK RECENT", SYNTAX),
+    ("MEM.QUERY h FVEC 2 1 0 TIER LIKE", "ERR TIER LIKE needs TEXT"),
+    ("MEM.QUERY h FVEC 2 1 0 TIER KEYWORD", "ERR TIER KEYWORD needs TEXT"),
     ("MEM.QUERY h TEXT alpha RRFK x", NOT_AN_INTEGER),
     ("MEM.QUERY h TEXT alpha RRFK", SYNTAX),
     ("MEM.QUERY h TEXT alpha MINSIM x", NOT_A_FLOAT),
@@ -272,14 +285,12 @@ QUERIES += [
 
 #: Options of sections 6 and 7, which no command takes yet.
 LATER: list[tuple[str | tuple[Word, ...], str]] = [
-    *((f"MEM.CREATE no DIM 2 {o}", unexpected(o.split()[0])) for o in ("EMBEDDER local", "MODEL m", "TAGBOOST 1")),
     *((f"MEM.CREATE no DIM 2 {o}", unexpected(o.split()[0])) for o in ("MAXRECORDS 5", "MAXBYTES 5")),
-    *((f"MEM.CONFIG h {o}", unexpected(o.split()[0])) for o in ("EMBEDDER local", "MODEL m", "TAGBOOST 1")),
     *((f"MEM.CONFIG h {o}", unexpected(o.split()[0])) for o in ("MAXRECORDS 5", "MAXBYTES 5")),
     ("MEM.ADD h TEXT t DEDUP", unexpected("DEDUP")),
     *(
         (f"MEM.QUERY h TEXT alpha {o}", unexpected(o.split()[0]))
-        for o in ("NOEMBED", "FALLBACK LIKE", "TIER KEYWORD", "CASCADE UP", "ACROSS 1 s")
+        for o in ("CASCADE UP", "ACROSS 1 s")
     ),
 ]
 

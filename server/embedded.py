@@ -1,0 +1,96 @@
+"""What an embedder adds to commands: texts that come without a vector get one.
+
+A write waits for its vectors and is settled when they are there, as things stand then; a read fixes the moment it sees
+at once and only runs later. EXEC is one moment and waits for nothing: it takes what is cached. What has no vector goes
+on without: a record is pending (backfill.py), a query answers from the next tier down.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..index.memory import Memory
+from ..index.side import Fact
+from .client import chain
+from .errors import CommandError
+from .memory_commands import find, model_of_memory
+
+if TYPE_CHECKING:
+    from .client import Client
+
+Vectors = list[bytes | None]
+Vector64 = npt.NDArray[np.float64]
+
+
+def spoken(fact: Fact) -> bytes:
+    """What is embedded of a fact."""
+    anchor = fact.object if fact.entity_type else fact.subject
+    return fact.text + b". About: " + anchor + b"."
+
+
+def widened(vector: bytes) -> Vector64:
+    """float32 bytes as the float64 vector (dim,) that a client's would be."""
+    return np.frombuffer(vector, "<f4").astype(np.float64)
+
+
+def write_with_vectors(
+    ctx: Client, key: bytes, memory: Memory, texts: list[bytes], settle: Callable[[Memory, Vectors], Any]
+) -> Any:
+    """`settle(memory, a vector or None for each text)`, the reply of a write: now, or once they are there."""
+    nothing: Vectors = [None] * len(texts)
+    model = model_of_memory(memory.settings)
+    if model is None or not texts:
+        return settle(memory, nothing)
+    embedding, backfill = ctx.server.embedding, ctx.server.backfill
+
+    def finish(memory: Memory, vectors: Vectors) -> Any:
+        reply = settle(memory, vectors)
+        if None in vectors:
+            backfill.add(key)
+        return reply
+
+    found = embedding.cached(model, texts) if ctx.in_exec else embedding.ask(model, texts, keep=True)
+    if not isinstance(found, Future):
+        return finish(memory, found)
+
+    def late(vectors: Vectors) -> Any:
+        if ctx.server.log.failure is not None:
+            raise CommandError(ctx.server.log.failure, "MISCONF")
+        memory = find(ctx, key)
+        return finish(memory, vectors if model_of_memory(memory.settings) == model else nothing)
+
+    return ctx.write_after(found, late)
+
+
+def read_with_vector(ctx: Client, memory: Memory, text: bytes, run: Callable[[bytes | None], Any]) -> Any:
+    """`run(the text's vector, None where there is none to be had)`: now, or a future of it."""
+    model = model_of_memory(memory.settings)
+    if model is None:
+        return run(None)
+    embedding = ctx.server.embedding
+    found = embedding.cached(model, [text]) if ctx.in_exec else embedding.ask(model, [text], keep=False)
+    if not isinstance(found, Future):
+        return run(found[0])
+    reply: Future[Any] = ctx.server.loop.create_future()
+
+    def then(done: Future[Vectors]) -> None:
+        if reply.cancelled() or done.cancelled():
+            reply.cancel()
+            return
+        try:
+            answer = run(done.result()[0])
+        except Exception as error:
+            reply.set_exception(error)
+            return
+        if isinstance(answer, Future):
+            chain(answer, reply)
+        else:
+            reply.set_result(answer)
+
+    found.add_done_callback(then)
+    return reply
