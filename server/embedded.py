@@ -8,20 +8,24 @@ on without: a record is pending (backfill.py), a query answers from the next tie
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..index.entities import Entity
 from ..index.memory import Memory
 from ..index.side import Fact
+from ..index.view import View
 from .client import chain
 from .errors import CommandError
 from .memory_commands import find, model_of_memory
 
 if TYPE_CHECKING:
     from .client import Client
+    from .keyspace import Keyspace
 
 Vectors = list[bytes | None]
 Vector64 = npt.NDArray[np.float64]
@@ -36,6 +40,26 @@ def spoken(fact: Fact) -> bytes:
 def widened(vector: bytes) -> Vector64:
     """float32 bytes as the float64 vector (dim,) that a client's would be."""
     return np.frombuffer(vector, "<f4").astype(np.float64)
+
+
+def live_digests(keyspace: Keyspace, now: int) -> Callable[[], Iterator[bytes]]:
+    """The sha256 of whatever is embedded in some memory now, found when the result is called, in any thread."""
+    held: list[tuple[list[View], tuple[Entity, ...]]] = [
+        (memory.views(now), tuple(memory.entities or ()))
+        for memory in keyspace.memories.values()
+        if memory.settings.embedder or memory.settings.is_switching
+    ]
+
+    def digests() -> Iterator[bytes]:
+        for views, entities in held:
+            for entity in entities:
+                yield sha256(entity.name).digest()
+            for view in views:
+                for slot in range(view.n) if (alive := view.alive()) is None else np.flatnonzero(alive).tolist():
+                    fact = None if view.side is None else view.facts[slot]
+                    yield sha256(view.texts[slot] if fact is None else spoken(fact)).digest()
+
+    return digests
 
 
 def write_with_vectors(

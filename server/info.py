@@ -107,6 +107,11 @@ def _server(server: Server, now: int) -> Fields:
 
 
 @_section
+def _embedding(server: Server, now: int) -> Fields:
+    return {**server.embedding.info(), "embed_pending": server.backfill.pending()}
+
+
+@_section
 def _clients(server: Server, now: int) -> Fields:
     clients = server.clients.values()
     return {

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .aof import FileLog
+from .embedded import live_digests
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -93,6 +94,9 @@ class Rewriter:
             while not snapshot.walk(_KEYS_PER_TURN):
                 await asyncio.sleep(0)
             records = await file_log.install(snapshot.take(), snapshot.vocabulary)
+            # What no record says any more is forgotten there too.
+            live = live_digests(server.keyspace, server.clock())
+            await server.background(lambda: server.embedding.forget(live))
         except OSError as error:
             log.error("Rewriting the AOF failed, the old files stay: %s", error)
             return False
