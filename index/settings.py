@@ -39,6 +39,7 @@ class Settings:
     next_embedder: str = ""  # a change of model is under way: whose vectors come next, and how wide they are
     next_model: str = ""
     next_dim: int = 0
+    owner: str = ""  # the user who created the memory
 
     def shared(self) -> Settings:
         """These settings, as one object for all memories that have them."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .commands import PendingWrite
 
 if TYPE_CHECKING:
+    from .audit import Seen
     from .commands import Command
     from .server import Server
 
@@ -60,7 +61,9 @@ class Client:
         "patterns",
         "proto",
         "reply_mode",
+        "seen",
         "server",
+        "user",
         "watched",
     )
 
@@ -86,6 +89,8 @@ class Client:
         self.multi: list[tuple[Command, list[bytes]]] | None = None  # queued commands, None outside MULTI
         self.multi_failed = False
         self.in_exec = False
+        self.user = "default"
+        self.seen: Seen | None = None  # the read that runs, where it is kept
         self.dirty = False  # a watched key changed
         self.watched: set[bytes] = set()
         self.channels: set[bytes] = set()

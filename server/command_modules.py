@@ -1,6 +1,7 @@
 """Importing this module fills the command table."""
 
 from . import (  # noqa: F401
+    audit_commands,
     connection_commands,
     dump_commands,
     embed_commands,

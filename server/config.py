@@ -324,6 +324,12 @@ OPTIONS: dict[str, Option] = {
         Option("mem-anchor-topk", Int(0, 1000), "3"),
         Option("mem-anchor-min", Real(-1.0, 1.0), "0.75"),
         # embedding
+        Option("mem-audit", Enum("no", "others", "all"), "no"),
+        Option("mem-audit-len", Int(0, INT_MAX), "10000"),
+        # Fixed, as logfile is.
+        Option("mem-audit-file", Str(), "", mutable=False),
+        Option("mem-audit-file-bytes", Memory(1024, LONG_MAX), "64mb", mutable=False),
+        Option("mem-audit-files", Int(1, 1000), "5", mutable=False),
         Option("mem-default-embedder", Enum("none", "local", "static", "openai", "gemini", "auto"), "none"),
         Option("mem-switch-serves", Enum("vectors", "words"), "vectors"),
         # Fixed: who may send CONFIG SET must not thereby send the keys to any server, nor load any file.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..index.errors import BadMemory
 from ..protocol.reply import QUEUED, ErrorReply, Replies
+from .audit import READS
 from .commands import TABLE, Command
 from .errors import CommandError
 
@@ -133,9 +134,12 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
 
 def call(ctx: Client, entry: Command, args: list[bytes]) -> Any:
     """Run a handler whose checks have passed: a reply value, an ErrorReply, or a Future of one."""
-    ctx.server.stats.commands += 1
+    server = ctx.server
+    server.stats.commands += 1
     assert entry.handler is not None
     try:
+        if server.audit.on and entry.name in READS:
+            return server.audit.run(ctx, entry, args)
         return entry.handler(ctx, args)
     except Exception as error:
         return error_reply(ctx, entry.name, error)

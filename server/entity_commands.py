@@ -345,12 +345,12 @@ def entities(ctx: Client, args: list[bytes]) -> Any:
         elif not read_page(option, words, page):
             raise words.unexpected()
     memory = find(ctx, args[0])
-    if memory.entities is None:
-        return [0, []]
-    total, found = memory.entities.page(entity_type, page[1], page[0])
+    total, found = (0, []) if memory.entities is None else memory.entities.page(entity_type, page[1], page[0])
     maps = [entity_map(memory, each) for each in found]
     if with_vector:
         maps = [{**shown, "vector": each.vector or None} for shown, each in zip(maps, found, strict=True)]
+    if ctx.seen is not None:
+        ctx.seen.results = len(maps)
     return [total, maps]
 
 
@@ -386,10 +386,12 @@ def paths(ctx: Client, args: list[bytes]) -> Any:
     if facts is None and as_of is None:
         return []
     start, limit = node_of(entities, facts, args[1]), page[0]
-    ends = Ends(entities, facts)
+    ends, seen = Ends(entities, facts), ctx.seen
 
     def shown(view: View, around: Callable[[Node], Iterable[int]]) -> list[dict[str, Any]]:
         found = _breadth_first(view, start, depth, limit, around, ends)
+        if seen is not None:
+            seen.results = len(found)
         return [{**fact_map(view, slot), "depth": level} for slot, level in found]
 
     if as_of is None and facts is not None:

@@ -461,8 +461,8 @@ def decode(words: Words) -> Entry:
         raise ValueError(f"not a log entry: {words[0][:64]!r}") from error
 
 
-# What the words of earlier versions lack at the end: history, embedder, model, tagboost and the next model.
-_LATER_SETTINGS: Words = [b"0", b"", b"", b"0.0", b"", b"", b"0"]
+# What the words of earlier versions lack at the end: history, embedder, model, tagboost, the next model, owner.
+_LATER_SETTINGS: Words = [b"0", b"", b"", b"0.0", b"", b"", b"0", b""]
 
 
 def _settings_words(settings: Settings) -> Words:
@@ -483,6 +483,7 @@ def _settings_words(settings: Settings) -> Words:
         settings.next_embedder.encode(),
         settings.next_model.encode(),
         _int(settings.next_dim),
+        settings.owner.encode("utf-8", "surrogateescape"),
     ]
 
 
@@ -506,6 +507,7 @@ def _settings_from(words: Words) -> Settings:
         next_embedder=words[16].decode(),
         next_model=words[17].decode(),
         next_dim=int(words[18]),
+        owner=words[19].decode("utf-8", "surrogateescape"),
     )
 
 

@@ -399,12 +399,17 @@ def facts(ctx: Client, args: list[bytes]) -> Any:
             slots = [slot for slot in fact_slots(view).tolist() if view.ids[slot] in held]
         return np.array(slots, np.int64)
 
-    if moment is None and ids is not None and terms is None:
-        return _facts_page(now, those(now), terms, limit, offset)
+    seen = ctx.seen
 
     def reply() -> list[Any]:
         view = now if moment is None else joined(moment)
-        return _facts_page(view, those(view), terms, limit, offset)
+        total, shown = _facts_page(view, those(view), terms, limit, offset)
+        if seen is not None:
+            seen.results = len(shown)
+        return [total, shown]
+
+    if moment is None and ids is not None and terms is None:
+        return reply()
 
     rows = now.n if moment is None else moment.rows
     cost = rows * (50 if name is None else 1000) + limit * 10_000

@@ -112,6 +112,11 @@ def _embedding(server: Server, now: int) -> Fields:
 
 
 @_section
+def _audit(server: Server, now: int) -> Fields:
+    return {"audit_entries": len(server.audit), "audit_dropped": server.audit.dropped}
+
+
+@_section
 def _clients(server: Server, now: int) -> Fields:
     clients = server.clients.values()
     return {

@@ -179,7 +179,7 @@ def create(ctx: Client, args: list[bytes]) -> Any:
     given.setdefault("half_life", config["mem-recency-halflife"])
     if "dim" not in given and given.get("mode") != "SEARCH" and config["mem-default-embedder"] != "none":
         given.setdefault("embedder", config["mem-default-embedder"])
-    settings = _embedded(Settings(**given), config)
+    settings = _embedded(Settings(**given, owner=ctx.user), config)
     if settings.has_vectors and not settings.dim:
         raise CommandError("DIM is required for a VECTOR or HYBRID index")
     if ctx.server.keyspace.get(args[0], ctx.now) is not None:

@@ -236,9 +236,10 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "next_embedder": _one_of("", *EMBEDDERS),
     "next_model": _is_model,
     "next_dim": _integer(0, _DIM_MAX),
+    "owner": lambda value: isinstance(value, str) and len(value) <= MODEL_NAME_MAX,
 }
 #: What payloads of earlier versions lack.
-_LATER = {"history", "embedder", "model", "tagboost", "next_embedder", "next_model", "next_dim"}
+_LATER = {"history", "embedder", "model", "tagboost", "next_embedder", "next_model", "next_dim", "owner"}
 
 
 def settings_of(fields: Any) -> Settings:

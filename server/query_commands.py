@@ -204,9 +204,12 @@ def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:
     )
     flags = request.flags
     query.counts = flags.stats
+    seen = ctx.seen
 
     def reply(view: View, result: Result) -> Any:
         hits = [build(view, hit, flags) for hit in result.hits]
+        if seen is not None:
+            seen.results, seen.tier = len(hits), result.tier
         return [hits, stats_map(result, perf_counter() - started)] if flags.stats else hits
 
     return _answer(ctx, memory, query, flags, reply)
@@ -283,9 +286,11 @@ def explain(ctx: Client, args: list[bytes]) -> Any:
         return {"id": record_id, "reason": "expired" if memory.has_expired(record_id) else "absent"}
     if not travels and memory.slot(record_id) is None:
         return {"id": record_id, "reason": "not valid then"}
-    flags = request.flags
+    flags, seen = request.flags, ctx.seen
 
     def reply(view: View, result: Result) -> Any:
+        if seen is not None:
+            seen.results, seen.tier = len(result.hits), result.tier
         found: dict[str, Any] = {"id": record_id}
         if result.reason is not None:
             found["reason"] = result.reason
@@ -334,10 +339,12 @@ def list_records(ctx: Client, args: list[bytes]) -> Any:
         elif not flags.read(option, words):
             raise words.unexpected()
     memory = find(ctx, args[0])
-    view = memory.view(ctx.now)
+    view, seen = memory.view(ctx.now), ctx.seen
 
     def page() -> list[Any]:
         slots = _newest(view, _passing(view, clauses), offset + limit)
+        if seen is not None:
+            seen.results = len(slots[offset:])
         return [record_map(view, slot, flags) for slot in slots[offset:]]
 
     return ctx.server.workers.submit(memory, _walk_cost(view), page, ctx.proto)

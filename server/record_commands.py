@@ -585,7 +585,7 @@ def scan(ctx: Client, args: list[bytes]) -> list[Any]:
             read_filter(words, filters, ctx.server.config)
         else:
             raise words.unexpected()
-    memory = find(ctx, args[0])
+    memory, seen = find(ctx, args[0]), ctx.seen
     # COUNT is a hint: a page takes a few milliseconds at most, and the walk is none the longer for it.
     following, ids = memory.table.order.page(cursor, min(count, _PAGE_RECORDS // (1 + 20 * len(filters)) + 1))
     if filters:
@@ -595,6 +595,8 @@ def scan(ctx: Client, args: list[bytes]) -> list[Any]:
             for record_id, place in found
             if place is not None and all(clause.matches(place[0].row(place[1])) for clause in filters)
         ]
+    if seen is not None:
+        seen.results = len(ids)
     return [b"%d" % following, ids]
 
 

@@ -19,6 +19,7 @@ import uvloop
 from ..index import parallel
 from . import info
 from .aof import Log
+from .audit import Audit
 from .backfill import Backfill
 from .client import Client
 from .config import Config
@@ -67,6 +68,7 @@ class Server:
         self.workers = Workers(self)
         self.embedding = Embedding(config, self.loop, config["dir"] if config["appendonly"] else None, clock)
         self.backfill = Backfill(self)
+        self.audit = Audit(config, self._owner)
         self.clients: dict[int, Client] = {}
         self.next_client_id = 1
         self.ports: list[tuple[str, int]] = []
@@ -102,6 +104,11 @@ class Server:
             self.group.extend(group)
         elif group:
             self.log.append(group)
+
+    def _owner(self, key: bytes) -> str | None:
+        """Who created the memory at `key`."""
+        memory = self.keyspace.memories.get(key)
+        return None if memory is None else memory.settings.owner
 
     def announce(self, key: bytes, event: bytes) -> None:
         """Publish what happened to a record of the memory at `key`."""
@@ -227,6 +234,7 @@ class Server:
             self.log = file_log
             self.rewriter = Rewriter(self, file_log)
             config.on_change("appendfsync", file_log.set_policy)
+        self.audit.open()
         self.keyspace.compactable = self.workers.compact
         config.on_change("proto-max-bulk-len", self._set_max_bulk)
         port = config["port"]
@@ -317,6 +325,7 @@ class Server:
         if self._backfilling is not None:
             self._backfilling.cancel()
         await self.embedding.close()
+        self.audit.close()
         await self.log.close()
         for client in list(self.clients.values()):
             client.connection.drain()
