@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 import redis
 from harness import FORMS, JUNE, Agent, Clock, Running, Wire
+from recalld.server.config import OPTIONS
 
 #: RECALLD_LONG=1: as long as it takes, with other examples each time. Without it the same ones, in CI's time.
 LONG = bool(os.environ.get("RECALLD_LONG"))
@@ -36,7 +37,7 @@ def server(_shared: tuple[Running, dict[bytes, bytes]]) -> Iterator[Running]:
     yield running
     wire = running.wire()
     wire("FLUSHALL")
-    wire("CONFIG", "SET", *(word for pair in settings.items() if pair[0] != b"mem-threads" for word in pair))
+    wire("CONFIG", "SET", *(word for pair in settings.items() if OPTIONS[pair[0].decode()].mutable for word in pair))
     wire.close()
 
 
