@@ -24,7 +24,7 @@ from .analyzer import Document
 from .blocks import used_bytes
 from .estimates import Estimates
 from .filters import Columns
-from .postings import Postings
+from .postings import PostingList, Postings
 from .scan_order import ScanOrder
 from .settings import Settings
 from .side import KNOWN_TO, Extra, Fact, Side, extra_at
@@ -307,6 +307,12 @@ class Table:
         alive = np.repeat(self.wide[DEAD_AT, start:n] == NEVER, counts)
         self.postings.extend(slots, self.fwd_terms[words], self.fwd_halves[words], alive)
         self.posted = n
+
+    def posting(self, term_id: int) -> PostingList | None:
+        """The term's list as of now."""
+        posting = self.postings.get(term_id) if self.postings is not None and term_id >= 0 else None
+        # A copy: the list itself grows on, though never within its first `n`.
+        return posting and PostingList(posting.data, posting.n, posting.df, posting.most)
 
     # -- whole tables
 

@@ -105,6 +105,9 @@ def _explanation(
             "weight": weight,
             "contribution": contribution,
         }
+    boost = None if ranking.words is None else ranking.words.boost
+    if boost is not None and boost[hit.slot] and "keyword" in parts:
+        parts["keyword"]["tagboost"] = float(boost[hit.slot])
     parts["terms"] = _term_parts(ranking, hit.slot)
     parts["tier"] = ranking.tier()
     return parts

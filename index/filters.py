@@ -2,7 +2,7 @@
 
 Two ways give the same answer, and tests hold them to it: `Clause.matches` looks at one record, `mask` at all rows of a
 view. The second encodes a metadata field as a column of value codes (FieldColumn), so that a clause is decided once per
-distinct value and then gathered; tags become sets of slots (TagSlots, roaring bitmaps). Both are built when a large
+distinct value and then gathered; tags become sets of slots (tags.py). Both are built when a large
 memory is first filtered by them and extended by the rows added since; they only append, like the rows.
 """
 
@@ -17,17 +17,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap
 
 from .errors import BadMemory
 from .side import CONFIDENCE, FLAGS, INVALID_AT, KIND, KINDS, NEVER, VALID_AT, VALID_UNTIL, Extra, Fact
+from .tags import HAS, TagSlots
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
 OPERATORS = frozenset(("EQ", "NE", "GT", "GTE", "LT", "LTE", "IN", "NIN", "CONTAINS", "PREFIX", "EXISTS"))
-#: TAGS' own operator: one of these very bytes (EQ and IN would take `7` for `7.0`).
-HAS = "HAS"
 #: What a record has beside its metadata. The last row is facts' alone.
 RESERVED = frozenset(
     (
@@ -42,6 +40,7 @@ TIMES = frozenset(("@created_at", "@updated_at", "@valid_at", "@valid_until", "@
 _PLAIN = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?\Z")
 _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\Z")
 _PLAIN_DIGITS = 15
+_CID_LEN = 59
 
 # A column's slots are sorted anew once one in so many is behind those sorted.
 _SORTED_SHARE = 8
@@ -348,51 +347,6 @@ class FieldColumn:
         return slots if len(slots) <= most else None
 
 
-class TagSlots:
-    """tag -> the slots that hold it."""
-
-    __slots__ = ("_all", "_n", "_tags")
-
-    def __init__(self) -> None:
-        self._n = 0
-        self._tags: dict[bytes, BitMap] = {}
-        self._all = BitMap()
-
-    def extend(self, tags: list[tuple[bytes, ...]], n: int) -> None:
-        """Cover the first `n` rows."""
-        for slot in range(self._n, n):
-            held = tags[slot]
-            if held:
-                self._all.add(slot)
-            for tag in held:
-                slots = self._tags.get(tag)
-                if slots is None:
-                    slots = self._tags[tag] = BitMap()
-                slots.add(slot)
-        self._n = max(n, self._n)
-
-    def mask(self, clause: Clause, n: int) -> Bools:
-        """bool (n,): the rows whose tags pass."""
-        if clause.op == "EXISTS":
-            chosen, inverted = self._all, clause.values != (b"1",)
-        elif clause.op == HAS:
-            known = (self._tags[tag] for tag in clause.values if tag in self._tags)
-            chosen, inverted = BitMap.union(BitMap(), *known), False
-        else:
-            inverted = clause.op in ("NE", "NIN")
-            passing = (
-                slots
-                for tag, slots in self._tags.items()
-                if (clause._equals(tag) if inverted else clause.test(tag))
-            )
-            chosen = BitMap.union(BitMap(), *passing)
-        mask = np.zeros(n, np.bool_)
-        if chosen:
-            slots = np.asarray(chosen.to_array(), np.int64)
-            mask[slots[slots < n]] = True
-        return ~mask if inverted else mask
-
-
 class Columns:
     """The encoded columns of one table, built on demand. Not to be used by two threads at once."""
 
@@ -496,5 +450,19 @@ def number_text(value: float) -> bytes:
 
 def content_id(text: bytes) -> bytes:
     """The text's CIDv1 (raw codec, sha2-256, base32), as `ipfs add --cid-version 1 --raw-leaves` names these bytes."""
-    digest = b"\x01\x55\x12\x20" + hashlib.sha256(text).digest()
-    return b"b" + base64.b32encode(digest).rstrip(b"=").lower()
+    return _cid(hashlib.sha256(text).digest())
+
+
+def _cid(digest: bytes) -> bytes:
+    return b"b" + base64.b32encode(b"\x01\x55\x12\x20" + digest).rstrip(b"=").lower()
+
+
+def content_digest(cid: bytes) -> bytes | None:
+    """The sha256 of the texts that have this content id; None where the word is none as `content_id` writes them."""
+    if len(cid) != _CID_LEN or not cid.startswith(b"bafkrei"):
+        return None
+    try:
+        multihash = base64.b32decode(cid[1:].upper() + b"======")
+    except ValueError:
+        return None
+    return multihash[4:] if _cid(multihash[4:]) == cid else None

@@ -1,5 +1,7 @@
 """BM25 of a query over a view: of every row, or of the best ones only.
 
+TAGBOOST, where the query names tags, is one more addend of the rows that match: known for every row from the start.
+
 `best_rows` is MaxScore (Turtle and Flood, 1995) over arrays: the lists of rare terms are read whole; once the k-th best
 sum so far exceeds all that the remaining terms could add, rows that hold none of the rare terms cannot be on the page,
 and the long lists of common words are only searched for the rows found so far.
@@ -33,6 +35,8 @@ PRUNE_MIN = 4096
 _SEARCH_ABOVE = 8
 # What the sums' rounding may be, relative.
 _ROUNDING = 1e-12
+# So that no sum of boosts is infinite.
+_BOOST_MAX = 1e300
 
 
 class Bounds(NamedTuple):
@@ -48,12 +52,14 @@ class Bounds(NamedTuple):
 class Keyword:
     """One query's words against one view."""
 
-    __slots__ = ("avgdl", "terms", "view")
+    __slots__ = ("_by_vector", "avgdl", "boost", "terms", "view")
 
     def __init__(self, plan: Plan) -> None:
         self.view = plan.view
+        self._by_vector = plan.query.vector is not None  # a row with a vector matches, whatever its words
         self.avgdl = self.view.total_len / self.view.live if self.view.live else 0.0
         self.terms = _terms(plan)
+        self.boost = _boost(plan)
 
     def parts(self, term: TermHits, slots: Int64s, halves: npt.NDArray[np.integer]) -> Floats:
         """What `term` adds to these rows, which hold it so often (half units)."""
@@ -69,7 +75,13 @@ class Keyword:
             for data in term.lists:
                 slots = data >> 16
                 scores[slots] += self.parts(term, slots, data & 0xFFFF)
-        return scores
+        return scores if self.boost is None else self._boosted(scores, self.boost, self.view.vrow)
+
+    def _boosted(self, scores: Floats, boost: Floats, vrow: npt.NDArray[np.int32]) -> Floats:
+        """`scores` of rows, with the boost of those that match."""
+        matching = (scores > 0.0) | (vrow >= 0) if self._by_vector else scores > 0.0
+        boosted: Floats = scores + np.where(matching, boost, 0.0)
+        return boosted
 
     def scores_of(self, slots: Int64s) -> Floats:
         """The same for some rows only, (m,), ascending: the same operations in the same order, so the same bits."""
@@ -79,10 +91,11 @@ class Keyword:
                 held, halves = _search(data, slots)
                 if len(held):
                     scores[held] += self.parts(term, slots[held], halves)
-        return scores
+        return scores if self.boost is None else self._boosted(scores, self.boost[slots], self.view.vrow[slots])
 
     def best_rows(self, need: int, allowed: Bools | None) -> tuple[Int64s, Floats]:
-        """(slots ascending, BM25) of rows among which are the `need` best and all that equal the last of them.
+        """(slots ascending, BM25) of rows among which are the `need` best and all that equal the last of them, for a
+        query that has no vector.
 
         `allowed` (n,) says which rows count; None: all do.
         """
@@ -101,10 +114,14 @@ class Keyword:
         return slots, self.scores_of(slots)
 
     def bounds(self, allowed: Bools | None, share: float) -> Bounds:
-        """Without the long lists of words that add no more than `share` of the best BM25 in all."""
+        """Without the long lists of words that add no more than `share` of the best BM25 in all; for a query and a view
+        in which every row has a vector, so that all match."""
         sums = _scratch(self.view.n)
         found: list[Int64s] = []
         try:
+            if self.boost is not None:
+                found.append(np.flatnonzero(self.boost))
+                sums[found[0]] = self.boost[found[0]]
             slots, values, left = self._read(sums, found, allowed, 1, share)
             bounds = Bounds(0.0, slots, values, math.fsum(map(self._most, left)) * (1 + _ROUNDING))
             if left:
@@ -125,31 +142,36 @@ class Keyword:
         add more than `share` of what the last of these has: (the rows found that are allowed, their sums, the terms
         left).
 
-        `found` takes what is to be put back to zero in `sums`.
+        `found` takes what is to be put back to zero in `sums`; rows that it has already stand there with their boost.
         """
+        # Of rows that are found by their words only, the boost comes on top of the sum.
+        boost = self.boost if not found else None
+        unseen = 0.0 if boost is None else float(boost.max())
         terms = sorted(self.terms, key=lambda term: sum(map(len, term.lists)))
         most = [self._most(term) for term in terms]
         for number, term in enumerate(terms):
             if found:
                 rest = math.fsum(most[number:]) * (1 + _ROUNDING)
-                slots, values = self._allowed(sums, found, allowed)
+                slots, values = self._allowed(sums, found, allowed, boost)
                 least = floor_of_best(values, need) * (1 - 2 * _ROUNDING)
-                if least > rest and rest <= share * least:
+                if least > rest + unseen and rest <= share * least:
                     return slots, values, terms[number:]
             for data in term.lists:
                 slots = data >> 16
                 before = sums[slots]
                 sums[slots] = before + self.parts(term, slots, data & 0xFFFF)
                 found.append(slots if len(found) == 0 else slots[before == 0.0])
-        slots, values = self._allowed(sums, found, allowed)
+        slots, values = self._allowed(sums, found, allowed, boost)
         return slots, values, []
 
     @staticmethod
-    def _allowed(sums: Floats, found: list[Int64s], allowed: Bools | None) -> tuple[Int64s, Floats]:
+    def _allowed(
+        sums: Floats, found: list[Int64s], allowed: Bools | None, boost: Floats | None
+    ) -> tuple[Int64s, Floats]:
         if len(found) != 1:
             found[:] = [np.concatenate(found) if found else np.zeros(0, np.int64)]
         slots = found[0] if allowed is None else found[0][allowed[found[0]]]
-        return slots, sums[slots]
+        return slots, sums[slots] if boost is None else sums[slots] + boost[slots]
 
     def _with_rest(
         self, slots: Int64s, values: Floats, need: int, terms: list[TermHits]
@@ -206,6 +228,15 @@ def _scratch(n: int) -> Floats:
     if held is None or len(held) < n:
         held = _threads.scratch = np.zeros(n + (n >> 1))
     return held
+
+
+def _boost(plan: Plan) -> Floats | None:
+    """TAGBOOST for each of a row's tags that the query names, (n,) whether or not the row matches; None for none."""
+    view, query = plan.view, plan.query
+    if not view.settings.tagboost or query.text is None:
+        return None
+    counts = view.columns.tag_slots(view).named(query.text, query.max_terms, view.n)
+    return None if counts is None else np.float64(min(view.settings.tagboost, _BOOST_MAX)) * counts
 
 
 def _terms(plan: Plan) -> list[TermHits]:

@@ -31,6 +31,7 @@ from .query import Query
 from .ranking import Plan
 from .settings import ALL, Settings
 from .side import FACT, FLAGS, KIND, KNOWN_TO, NEVER, SINCE, Extra, Fact
+from .texts import STEP_BYTES, STEP_RECORDS, Contents, TextIndex, Wordings
 from .view import View
 
 __all__ = ["NEVER", "Memory", "run", "run_together"]
@@ -73,6 +74,7 @@ class Memory:
         "past",
         "settings",
         "table",
+        "texts",
         "updated_at",
         "vocabulary",
         "watched_deadline",
@@ -96,6 +98,7 @@ class Memory:
         self.past: Table | None = None
         self.facts: FactIndex | None = None
         self.entities: Entities | None = None
+        self.texts: tuple[TextIndex, ...] = ()  # that somebody asked
         self.floor = -NEVER
         self.old_settings: list[tuple[int, Settings]] = []
         if settings.history:
@@ -216,6 +219,52 @@ class Memory:
             number += 1
         return number
 
+    def text_index(self, kind: type[TextIndex]) -> TextIndex:
+        """The index of that kind, begun where there is none; to be asked once `extend_texts` says so."""
+        for index in self.texts:
+            if type(index) is kind:
+                return index
+        index = kind(self.current_ids())
+        self.texts = (*self.texts, index)
+        return index
+
+    def extend_texts(self, index: TextIndex) -> bool:
+        """Go one step on with an index; whether that was all."""
+        left = STEP_BYTES
+        for _ in range(STEP_RECORDS):
+            if not index.waiting or left <= 0:
+                break
+            found = self._find(index.waiting.pop())
+            if found is not None and (index.facts or found[0].fact(found[1]) is None):
+                table, slot = found
+                index.add(table.ids[slot], table.texts[slot])
+                left -= len(table.texts[slot])
+        return not index.waiting
+
+    def with_digest(self, digest: bytes) -> bytes | None:
+        """The smallest id of a current record, valid or not, whose text has this sha256."""
+        return self._having(self.text_index(Contents), digest)
+
+    def with_wording(self, text: bytes) -> bytes | None:
+        """The smallest id of a current note or episode, valid or not, of this text, case and spaces aside."""
+        return self._having(self.text_index(Wordings), Wordings.form(text))
+
+    def _having(self, index: TextIndex, form: bytes | str) -> bytes | None:
+        for record_id in index.ids(index.key(form)):
+            text = self.text(record_id)
+            if text is not None and index.form(text) == form:
+                return record_id
+        return None
+
+    def current_ids(self) -> list[bytes]:
+        """The ids of the current records, valid or not, in no order."""
+        return [record_id for table in self._tables() for record_id in table.by_id]
+
+    def text(self, record_id: bytes) -> bytes | None:
+        """The text of a current record, valid or not."""
+        found = self._find(record_id)
+        return None if found is None else found[0].texts[found[1]]
+
     def view(self, now: int) -> View:
         """This moment, for readers."""
         return View(self.table, self.settings, now)
@@ -244,12 +293,9 @@ class Memory:
         if query.text is not None:
             # Reading what is behind the lists would cost each query as much as this costs once.
             self.table.post()
-        postings = self.table.postings
         if query.text is not None and self._analyzer is not None:
             for term in self._analyzer.query(query.text, query.max_terms):
-                posting = postings.get(term.term_id) if postings is not None and term.term_id >= 0 else None
-                # A copy: the list itself grows on, though never within its first `n`.
-                terms.append((term, posting and PostingList(posting.data, posting.n, posting.df, posting.most)))
+                terms.append((term, self.table.posting(term.term_id)))
         slot = -1
         if query.as_of is not None or query.known_at is not None:
             moment = self.moment(query.as_of, query.known_at, now)
@@ -549,6 +595,9 @@ class Memory:
     def _unlink(self, table: Table, slot: int) -> None:
         """The current row at `slot` is about to go."""
         extra = table.extra(slot)
+        for index in self.texts:
+            if index.facts or extra is None or extra.fact is None:
+                index.discard(table.ids[slot], table.texts[slot])
         if extra is not None and extra.fact is not None:
             assert self.facts is not None
             self.facts.remove(table.ids[slot], extra.fact, extra.valid_until)
@@ -697,6 +746,7 @@ class Memory:
             serial = source.serial(old)
             record_id = source.ids[old]  # one bytes object per id, however often it is written
             if extra is None:
+                self._unlink(source, old)
                 source.kill(old)
             else:
                 self._end(source, old, extra.since)
@@ -717,6 +767,9 @@ class Memory:
             serial=serial,
             extra=extra,
         )
+        for index in self.texts:
+            if index.facts or extra is None or extra.fact is None:
+                index.add(record_id, text)
         if extra is not None:
             if extra.fact is not None:
                 self._link(target, slot)
@@ -812,7 +865,7 @@ class Memory:
         # A deadline is a tuple (64) and a number (32), and so is a turn.
         own = sum(map(getsizeof, (self, self._due, self._expired, self._turns)))
         own += 96 * (len(self._due) + len(self._turns))
-        parts = (self.table, self.past, self.facts, self.entities)
+        parts = (self.table, self.past, self.facts, self.entities, *self.texts)
         return own + sum(part.nbytes() for part in parts if part is not None)
 
 

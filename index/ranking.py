@@ -7,8 +7,8 @@
 How an exact answer is found without scoring everything exactly: each row's score is first enclosed in an interval (the
 similarity is known to about 0.02 from a scan of codes, the rest to rounding). Rows whose upper end is below the k-th
 best lower end cannot be on the page. The few others are looked at again in float32; what is left is scored by the
-canonical routine, in float64, and sorted by (score, newer updated_at, smaller id). No row is left out by a window of
-candidates, and a reported score never comes from the scan.
+canonical routine, in float64, and sorted by (score, newer updated_at, smaller key, smaller id). No row is left out by
+a window of candidates, and a reported score never comes from the scan.
 
 A place is an index into the matching rows; `slots[place]` is the row's slot, and where every row matches the two are
 the same and `slots` is None.
@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from . import diversity, explanation, rrf
 from .analyzer import QueryTerm
+from .cascade import Scope
 from .errors import BadMemory
 from .keyword import PRUNE_MIN, TERMS_SINGLY, Bounds, Keyword
 from .like import like_mask
@@ -57,6 +58,8 @@ _SCAN_ABOVE = 8
 _FEW = 16
 # So many candidates are scored at once; of more, float32 first tells which can be on the page.
 _CLOSE_MIN = 32
+# To join one more memory, however small, takes 20 microseconds: as long as so many float operations of a scan.
+_MEMBER_COST = 100_000
 # Products of one scan at most, in numbers: how many queries share it is limited by that.
 _SCAN_PRODUCTS = 16 << 20
 
@@ -71,17 +74,24 @@ class Plan:
     posted: int  # rows below are in the posting lists, the others in the forward index only
     explain_slot: int = -1
     explain_reason: str = "not valid then"  # where there is no slot
-    moment: Moment | None = None  # ASOF, KNOWNAT: `view` is then to be made of it
+    moment: Moment | Scope | None = None  # ASOF, KNOWNAT, several memories: `view` is then to be made of it
 
     def settled(self) -> Plan:
         """The plan with the view that it is about."""
         if self.moment is None:
             return self
-        view, slot, reason = joined(self.moment), -1, "not valid then"
+        terms, posted = self.terms, self.posted
+        if isinstance(self.moment, Scope):
+            view, terms, posted = self.moment.joined(terms)
+        else:
+            view = joined(self.moment)
+        slot, reason = -1, "not valid then"
         if self.query.explain_id is not None:
             slot, known = view.shown_slot(self.query.explain_id)
             reason = "not valid then" if known else "absent"
-        return replace(self, view=view, explain_slot=slot, moment=None, explain_reason=reason)
+        return replace(
+            self, view=view, terms=terms, posted=posted, explain_slot=slot, moment=None, explain_reason=reason
+        )
 
     @property
     def cost(self) -> int:
@@ -94,7 +104,11 @@ class Plan:
         per_row = dim + (32 if self.moment is None else 200) + 1000 * len(query.filters)
         if query.like is not None or query.fallback_like:
             per_row += 3000
+        if query.text is not None and self.view.settings.tagboost:
+            per_row += 200
         cost = n * per_row + 5000 * sum(len(clause.values) for clause in query.filters)
+        if isinstance(self.moment, Scope):
+            cost += _MEMBER_COST * len(self.moment.members)
         if not self.view.n or not self.terms:
             return cost
         ends = self.view.terms_end
@@ -294,10 +308,10 @@ class Ranking:
                 f"a scan of {len(rows)} vectors exceeds mem-max-scan ({self.query.max_scan}); raise it or narrow the"
                 " query with FILTER"
             )
-        # A view of two tables has no codes, and its blocks may end anywhere.
+        # A joined view has no codes.
         self.scans = bool(len(rows)) and len(rows) * _GATHER_BELOW >= view.vector_n and not view.masked
         if not self.scans:
-            low, high = close_intervals(view, self.vector, rows) if len(rows) else (np.zeros(0), np.zeros(0))
+            low, high = self._close_of_rows(rows)
             self._enclosed = self._spaced(low), self._spaced(high)
 
     def take_scan(self, found: Scan) -> None:
@@ -328,22 +342,24 @@ class Ranking:
 
     def close(self, places: Int64s) -> tuple[AnyFloats, AnyFloats]:
         """(low, high) of the similarities at `places` by float32, nan where there is no vector."""
-        assert self.vector is not None
         rows = self.vrow_s[places]
-        if len(rows) * _SCAN_ABOVE > self.view.vector_n and not self.view.masked:
-            low, high = close_intervals_of_all(self.view, self.vector)
-            low, high = low[rows], high[rows]
-            if self.has is not None:
-                low[rows < 0] = high[rows < 0] = np.nan
-            return low, high
         if self.has is None:
-            return close_intervals(self.view, self.vector, rows)
+            return self._close_of_rows(rows)
         low = np.full(len(places), np.nan)
         high = low.copy()
         has = np.flatnonzero(rows >= 0)
-        if len(has):
-            low[has], high[has] = close_intervals(self.view, self.vector, rows[has])
+        low[has], high[has] = self._close_of_rows(rows[has])
         return low, high
+
+    def _close_of_rows(self, rows: Any) -> tuple[AnyFloats, AnyFloats]:
+        """The same of these vectors."""
+        assert self.vector is not None
+        if not len(rows):
+            return np.zeros(0), np.zeros(0)
+        if len(rows) * _SCAN_ABOVE > self.view.vector_n:
+            low, high = close_intervals_of_all(self.view, self.vector)
+            return low[rows], high[rows]
+        return close_intervals(self.view, self.vector, rows)
 
     # -- the signals, scaled
 
@@ -426,7 +442,7 @@ class Ranking:
         more = slack
         if wk and self.best_keyword > 0.0:
             words, rest = self._words(places)
-            base += words * np.float32(wk / self.best_keyword)
+            base += words * (wk / self.best_keyword)  # in float64: there is no bound to TAGBOOST
             more += rest * (wk / self.best_keyword)
         enclosed = self.enclosed if places is None else self.close(places)
         ends = []
@@ -634,7 +650,7 @@ class Ranking:
         return part
 
     def ordered(self, part: dict[str, Any], need: int) -> list[Hit]:
-        """Hits in the total order: score, newer updated_at, smaller id."""
+        """Hits in the total order: score, newer updated_at, smaller key, smaller id."""
         score: Floats = part["score"]
         places: Int64s = part["places"]
         slots = self.slots_at(places)
@@ -643,9 +659,9 @@ class Ranking:
             kept = np.flatnonzero(score >= np.partition(score, len(score) - need)[len(score) - need])
         else:
             kept = np.arange(len(score))
-        ids, updated = self.view.ids, self.view.updated
+        ids, key, updated = self.view.ids, self.view.key, self.view.updated
         rows = sorted(
-            (-value, -time, ids[slot], at, slot)
+            (-value, -time, key(slot) or b"", ids[slot], at, slot)
             for value, time, at, slot in zip(
                 score[kept].tolist(),
                 updated[slots[kept]].tolist(),
@@ -654,7 +670,7 @@ class Ranking:
                 strict=True,
             )
         )[:need]
-        chosen = [row[3] for row in rows]
+        chosen = [row[-2] for row in rows]
         fused = self.query.kind == "fused"
         keyword = self.keyword_at(places[chosen]).tolist()
         sims = part["sims"][chosen].tolist()
@@ -662,12 +678,12 @@ class Ranking:
         importance = self.view.importance
         return [
             Hit(
-                row[4],
+                row[-1],
                 -row[0],
                 words if words > 0.0 else None,
                 None if sim != sim else sim,
                 fresh,
-                float(importance[row[4]]) if fused else None,
+                float(importance[row[-1]]) if fused else None,
             )
             for row, words, sim, fresh in zip(rows, keyword, sims, recency, strict=True)
         ]

@@ -197,6 +197,10 @@ class View:
         """Vectors (m, dim) by their row."""
         return gather(self.blocks, rows)
 
+    def key(self, slot: int) -> bytes | None:
+        """The key of the row's memory in a view of several, else None."""
+        return None
+
     def is_of(self, table: Table) -> bool:
         """Whether slots mean the same here and in `table`."""
         return self._table is table

@@ -28,6 +28,7 @@ recalld {version}, a memory server for AI agents that speaks the Redis protocol
 
 usage: recalld [conffile] [--name value ...]
        recalld export FILE [--url URL] [--key PATTERN]
+       recalld export --car FILE [KEY ...] [--url URL]
        recalld import FILE [--url URL] [--replace]
        recalld check-aof [--fix] DIR
        recalld -v | --version
@@ -82,6 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] in ("-h", "--help"):
         print(_USAGE.format(version=version(), conf=conf.PATH), end="")
         return 0
+    if words and words[0] == "export" and "--car" in words:
+        from .car import main as car
+
+        return car(words[1:])
     if words and words[0] in ("export", "import"):
         from .portable import main as portable
 

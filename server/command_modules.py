@@ -3,6 +3,7 @@
 from . import (  # noqa: F401
     audit_commands,
     connection_commands,
+    content_ids,
     dump_commands,
     embed_commands,
     entity_commands,

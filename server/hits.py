@@ -19,6 +19,7 @@ class HitFlags(RecordFlags):
     tags: bool = False
     scores: bool = False
     stats: bool = False
+    key: bytes | None = None  # of the memory that was named, where the hits say theirs
 
     def read(self, option: bytes, words: Words) -> bool:
         if option == b"WITHTAGS":
@@ -33,9 +34,11 @@ class HitFlags(RecordFlags):
 
 
 def hit_array(view: View, hit: Hit, flags: HitFlags) -> list[Any]:
-    """[id, text, meta, tags, vector, scores, explain], only what was asked for."""
+    """[id, key, text, meta, tags, vector, scores, explain], only what was asked for."""
     slot = hit.slot
     found: list[Any] = [view.ids[slot]]
+    if flags.key is not None:
+        found.append(_key(view, slot, flags.key))
     if flags.text:
         found.append(view.texts[slot])
     if flags.meta:
@@ -57,9 +60,12 @@ def hit_array(view: View, hit: Hit, flags: HitFlags) -> list[Any]:
 
 
 def hit_map(view: View, hit: Hit, flags: HitFlags) -> dict[str, Any]:
-    """{id score text importance created_at updated_at pttl ..}, numbers as doubles."""
+    """{id key score text importance created_at updated_at pttl ..}, numbers as doubles."""
     slot = hit.slot
-    found: dict[str, Any] = {"id": view.ids[slot], "score": hit.score}
+    found: dict[str, Any] = {"id": view.ids[slot]}
+    if flags.key is not None:
+        found["key"] = _key(view, slot, flags.key)
+    found["score"] = hit.score
     if flags.text:
         found["text"] = view.texts[slot]
     found["importance"] = float(view.importance[slot])
@@ -80,6 +86,11 @@ def hit_map(view: View, hit: Hit, flags: HitFlags) -> dict[str, Any]:
     if hit.explain is not None:
         found["explain"] = hit.explain
     return found
+
+
+def _key(view: View, slot: int, named: bytes) -> bytes:
+    key = view.key(slot)
+    return named if key is None else key
 
 
 def stats_map(result: Result, seconds: float) -> dict[str, Any]:

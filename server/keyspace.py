@@ -16,6 +16,7 @@ from ..index.memory import NEVER, Memory
 from ..index.scan_order import ScanOrder
 from . import entries
 from .entries import Entry
+from .paths import KeyPaths
 from .payload import load
 
 # What a key takes beside its name and its memory: entries of two dictionaries, its place in SCAN's order, its serial.
@@ -35,6 +36,7 @@ class Keyspace:
         self.deadlines: dict[bytes, int] = {}  # of keys, unix ms
         self.order: ScanOrder[bytes] = ScanOrder()
         self.serials: dict[bytes, int] = {}
+        self._paths: KeyPaths | None = None  # from the first question about descendants on
         self.touched: Callable[[bytes], None] = lambda key: None
         self.announce: Callable[[bytes, bytes], None] = lambda key, event: None
         self.compactable: Callable[[Memory], None] = Memory.compact  # at once, until there is a loop to spare
@@ -62,6 +64,12 @@ class Keyspace:
         """Every live key, oldest first. Not to be held across a change."""
         self.expire(now)
         return iter(self.memories)
+
+    def descendants(self, key: bytes) -> Iterator[bytes]:
+        """The keys below `key` in no order, some of them due to expire. Not to be held across a change."""
+        if self._paths is None:
+            self._paths = KeyPaths(self.memories)
+        return self._paths.descendants(key)
 
     def nbytes(self, key: bytes) -> int:
         """About how many bytes of memory a key that is there takes, its name and its places in the tables included; not
@@ -270,12 +278,16 @@ class Keyspace:
             self._drop(key)
         self.memories[key] = memory
         self.serials[key] = self.order.add(key)
+        if self._paths is not None:
+            self._paths.add(key)
         self.touched(key)
 
     def _drop(self, key: bytes) -> None:
         del self.memories[key]
         self.deadlines.pop(key, None)
         self.order.remove(self.serials.pop(key))
+        if self._paths is not None:
+            self._paths.remove(key)
         self.touched(key)
 
     _APPLY: dict[type, Callable[..., None]] = {  # noqa: RUF012

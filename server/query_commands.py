@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..index import cascade
 from ..index.errors import BadMemory
 from ..index.filters import Clause
 from ..index.memory import NEVER, Memory
@@ -19,6 +20,7 @@ from ..index.settings import FUSIONS
 from ..index.side import KNOWN_TO
 from ..index.view import View, matching
 from .arguments import Words
+from .cascade import CASCADE_OPTIONS, CASCADE_USAGE, Cascade, covered
 from .commands import command
 from .embedded import read_with_vector, widened
 from .entries import Forget
@@ -51,7 +53,7 @@ _PAGE_OPTIONS = (
 _QUERY_USAGE = "[TEXT text] [VEC blob | FVEC n f1 .. fn] " + _PAGE_USAGE
 _FUSED_USAGE = (
     " [WEIGHTS keyword vector recency importance] [FUSION LINEAR|RRF] [RRFK n] [HALFLIFE seconds] [MINSIM x]"
-    " [DIVERSITY lambda] [NOEMBED] [FALLBACK LIKE] [TIER KEYWORD|LIKE]"
+    " [DIVERSITY lambda] [NOEMBED] [FALLBACK LIKE] [TIER KEYWORD|LIKE]" + CASCADE_USAGE
 )
 _FUSED_OPTIONS = (
     "WEIGHTS, FUSION, HALFLIFE: instead of the memory's own, for this query",
@@ -61,6 +63,7 @@ _FUSED_OPTIONS = (
     "FALLBACK LIKE: where no word matches, the records that hold the text literally, the newest first",
     "TIER KEYWORD|LIKE: by words alone, or by the literal text alone",
     "DIVERSITY lambda: reorder the 500 best by lambda*score - (1-lambda)*(largest similarity to one chosen before)",
+    *CASCADE_OPTIONS,
 )
 
 
@@ -71,6 +74,7 @@ class Request:
     query: Query
     flags: HitFlags = field(default_factory=HitFlags)
     filters: list[Clause] = field(default_factory=list)
+    cascade: Cascade = field(default_factory=Cascade)
 
 
 def _read(ctx: Client, words: Words, query: Query) -> Request:
@@ -104,7 +108,9 @@ def _read(ctx: Client, words: Words, query: Query) -> Request:
             query.explain = query.explain_id is None  # MEM.EXPLAIN does nothing else
         elif option in (b"VEC", b"FVEC") and query.kind != "keyword":
             query.vector = words.vector(option)
-        elif not request.flags.read(option, words) and not (query.kind == "fused" and _fused(option, words, query)):
+        elif not request.flags.read(option, words) and not (
+            query.kind == "fused" and (_fused(option, words, query) or request.cascade.read(option, words))
+        ):
             raise words.unexpected()
     if query.kind == "vector" and query.vector is None:
         raise CommandError("VEC or FVEC is required")
@@ -161,17 +167,18 @@ def _prepare(query: Query, memory: Memory) -> None:
 
 
 def _answer(
-    ctx: Client, memory: Memory, query: Query, flags: HitFlags, reply: Callable[[View, Result], Any]
+    ctx: Client, members: dict[bytes, Memory], query: Query, flags: HitFlags, reply: Callable[[View, Result], Any]
 ) -> Any:
-    """Run the query for this moment, here or in a thread; where its text is to be embedded, as soon as that is done."""
-    text = query.text
+    """Run the query for this moment on these memories, the one that was named first, here or in a thread; where its
+    text is to be embedded, as soon as that is done."""
+    memory, text = next(iter(members.values())), query.text
     if text is not None and query.tier == "like":
         query = query.as_like(text)
     embeds = text is not None and query.kind == "fused" and query.vector is None and not query.tier
     by_words = memory.settings.has_text
     if embeds and not by_words:
         query.text = None
-    plan = memory.plan(query, ctx.now)
+    plan = cascade.plan(members, query, ctx.now)
     # A vector as words is some 0.4 microseconds a number.
     shown = query.top_k * memory.settings.dim * 2000 if flags.floats else 0
     proto = ctx.proto
@@ -197,12 +204,14 @@ def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:
     request = _read(ctx, words, query)
     memory = find(ctx, key)
     _prepare(query, memory)
+    members = covered(ctx, key, memory, request.cascade)
     started = perf_counter()
     # A RESP3 client sees maps; which of the two a RESP2 client sees is a setting. Decided now, not when it is ready.
     build: Callable[[View, Hit, HitFlags], Any] = (
         hit_map if ctx.proto == 3 or ctx.server.config["mem-hit-format"] == "map" else hit_array
     )
     flags = request.flags
+    flags.key = key if request.cascade.asked else None
     query.counts = flags.stats
     seen = ctx.seen
 
@@ -212,7 +221,7 @@ def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:
             seen.results, seen.tier = len(hits), result.tier
         return [hits, stats_map(result, perf_counter() - started)] if flags.stats else hits
 
-    return _answer(ctx, memory, query, flags, reply)
+    return _answer(ctx, members, query, flags, reply)
 
 
 @command(
@@ -304,7 +313,7 @@ def explain(ctx: Client, args: list[bytes]) -> Any:
             found["stats"] = stats_map(result, 0.0)
         return found
 
-    return _answer(ctx, memory, asked, flags, reply)
+    return _answer(ctx, covered(ctx, args[0], memory, request.cascade), asked, flags, reply)
 
 
 @command(

@@ -16,13 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ..index.errors import BadMemory, DimensionMismatch
-from ..index.filters import Clause
+from ..index.filters import Clause, content_digest
 from ..index.memory import NEVER, Memory
 from ..index.settings import Settings
 from ..index.side import EPISODE, FACT, NOTE, PIN, Extra
+from ..index.texts import Contents, Wordings
 from ..index.vectors import is_unit, normalised
 from .arguments import TTL_MAX_S, Words
 from .commands import command
+from .content_ids import read_with_texts, write_with_texts
+from .dedup import with_near
 from .embedded import Vectors, widened, write_with_vectors
 from .entries import Put, Remove, SetDeadline, SetMeta
 from .errors import CommandError, syntax_error
@@ -76,6 +79,8 @@ class Draft:
     pin: bool = False
     keep_vector: bool = False
     condition: bytes = b""
+    dedup: bool = False
+    near: float | None = None
 
 
 class Existing(NamedTuple):
@@ -92,7 +97,7 @@ class Existing(NamedTuple):
 
 
 def read_draft(words: Words, config: Config, stop: bytes = b"") -> Draft:
-    """Read MEM.ADD's options up to the end, or to the option `stop`, which is left unread."""
+    """Read MEM.ADD's options up to the end; MEM.MADD's of one record, to the option `stop`, which is left unread."""
     draft = Draft()
     while words:
         option = words.option()
@@ -133,6 +138,9 @@ def read_draft(words: Words, config: Config, stop: bytes = b"") -> Draft:
             if draft.condition not in (b"", option):
                 raise CommandError("NX and XX are mutually exclusive")
             draft.condition = option
+        elif option == b"DEDUP" and not stop:
+            draft.dedup = True
+            draft.near = words.real() if words.accept(b"NEAR") else None
         elif stop and option == stop:
             words.at -= 1
             break
@@ -322,9 +330,14 @@ def merged(old: tuple[bytes, ...], new: list[bytes]) -> tuple[bytes, ...]:
     flags="write denyoom fast",
     keys=(1, 1, 1),
     group="memory",
-    usage=f"MEM.ADD key [ID id] {_ADD_USAGE}",
-    complexity="O(words + dim)",
-    options=_ADD_OPTIONS,
+    usage=f"MEM.ADD key [ID id] {_ADD_USAGE} [DEDUP [NEAR x]]",
+    complexity="O(words + dim), with NEAR O(vectors * dim)",
+    options=(
+        *_ADD_OPTIONS,
+        "DEDUP: nothing is stored where a record has this text, case and spaces aside; the reply is [id, 1 where it is"
+        " new else 0, []]",
+        "NEAR x: with the ids of up to 10 records whose similarity is at least x, the most similar first",
+    ),
 )
 def add(ctx: Client, args: list[bytes]) -> Any:
     """Store a record, or write over the one with its id; its id."""
@@ -336,7 +349,36 @@ def add(ctx: Client, args: list[bytes]) -> Any:
         batch.commit([draft])
         return record_id
 
+    if draft.dedup:
+        return _add_new(ctx, key, draft, store)
     return _with_vectors(ctx, key, [draft], store)
+
+
+def _add_new(ctx: Client, key: bytes, draft: Draft, store: Callable[[Memory], bytes]) -> Any:
+    """MEM.ADD with DEDUP: whether the text is there is decided when the record is written."""
+    text = draft.text
+    assert text is not None
+
+    def decide(memory: Memory) -> Any:
+        if ctx.server.log.failure is not None:  # since the command began
+            raise CommandError(ctx.server.log.failure, "MISCONF")
+        there = memory.with_wording(text)
+        vector = draft.vector
+        if vector is None and there is not None:
+            found = memory.locate(there, ctx.now)
+            stored = b"" if found is None else found[0].vector(found[1])
+            vector = widened(stored) if stored else None
+        if vector is not None and draft.near is not None:
+            vector = check_vector(vector, memory.settings)
+        settle = partial(store, memory) if there is None else lambda: there
+        return with_near(ctx, memory, vector, draft.near, settle, is_new=there is None)
+
+    def look(memory: Memory) -> Any:
+        if memory.with_wording(text) is not None:  # nothing is stored, so no vector is needed
+            return decide(memory)
+        return _with_vectors(ctx, key, [draft], lambda _: write_with_texts(ctx, key, Wordings, decide))
+
+    return write_with_texts(ctx, key, Wordings, look)
 
 
 @command(
@@ -415,8 +457,9 @@ def _in_record(number: int, step: Callable[[], Any]) -> Any:
     flags="readonly fast",
     keys=(1, 1, 1),
     group="memory",
-    usage="MEM.GET key id [NOTEXT] [WITHMETA] [WITHVEC [FLOATS]] [WITHFACT]",
+    usage="MEM.GET key id|cid [NOTEXT] [WITHMETA] [WITHVEC [FLOATS]] [WITHFACT]",
     options=(
+        "id|cid: the record's id, or a content id: the record with the smallest id that has this text; an id wins",
         "NOTEXT: leave the text out",
         "WITHMETA: with the metadata",
         "WITHVEC [FLOATS]: with the stored vector, as float32 bytes or as numbers",
@@ -432,14 +475,27 @@ def get(ctx: Client, args: list[bytes]) -> Any:
             with_fact = True
         elif not flags.read(option, words):
             raise words.unexpected()
-    found = find(ctx, args[0]).locate(args[1], ctx.now)
-    if found is None:
-        return None
-    view, slot = found
-    shown = record_map(view, slot, flags)
-    if with_fact and view.kind(slot) == FACT:
-        shown["fact"] = fact_map(view, slot)
-    return shown
+
+    def show(memory: Memory, record_id: bytes | None) -> dict[str, Any] | None:
+        found = None if record_id is None else memory.locate(record_id, ctx.now)
+        if found is None:
+            return None
+        view, slot = found
+        shown = record_map(view, slot, flags)
+        if with_fact and view.kind(slot) == FACT:
+            shown["fact"] = fact_map(view, slot)
+        return shown
+
+    key, name = args[0], args[1]
+    memory = find(ctx, key)
+    digest = None if name in memory else content_digest(name)
+    if digest is None:
+        return show(memory, name)
+
+    def of_content(memory: Memory) -> dict[str, Any] | None:
+        return show(memory, name if name in memory else memory.with_digest(digest))
+
+    return read_with_texts(ctx, key, Contents, of_content)
 
 
 @command(

@@ -25,6 +25,7 @@ from datetime import datetime, timezone
 from decimal import Decimal
 
 from recalld.index.analyzer import Analyzer, QueryTerm, Vocabulary
+from recalld.index.names import words as whole_words
 
 CLOSE = 1e-9
 #: How far a reported score may be from ours.
@@ -146,6 +147,7 @@ class Match:
     high: float
     signals: dict[str, Signal]
     term_parts: list[TermPart]
+    boost: float  # TAGBOOST, in `keyword`
     below_average: bool  # clearly, so that its scaled similarity is 0 to the last bit
     alike: tuple[object, ...]  # all that the score is made of
 
@@ -164,7 +166,9 @@ class Memory:
         lang: str = "english",
         k1: float = 0.9,
         b: float = 0.4,
+        tagboost: float = 0.0,
     ) -> None:
+        self.tagboost = tagboost
         self.mode, self.dim, self.metric, self.weights = mode, dim, metric, weights
         self.half_life, self.fusion, self.lang, self.k1, self.b = half_life, fusion, lang, k1, b
         self.analyzer = Analyzer(lang, Vocabulary())
@@ -313,6 +317,13 @@ class Memory:
         g = self.gravity(query_vector) if query_vector is not None and self.metric == "COSINE" else 0.0
         parts = self.bm25(terms)
         bm25 = {record_id: sum(part for *_, part in found) for record_id, found in parts.items()}
+        boosts = dict.fromkeys(bm25, 0.0)
+        if q.text is not None and self.tagboost:
+            asked = list(whole_words(q.text))
+            for record in self.records.values():
+                if bm25[record.id] > 0 or (query_vector is not None and record.vector is not None):
+                    boosts[record.id] = self.tagboost * sum(_holds_words(asked, tag) for tag in record.tags)
+                    bm25[record.id] += boosts[record.id]
         best = max(bm25.values(), default=0.0)
         matched = []
         for record in self.records.values():
@@ -337,7 +348,19 @@ class Memory:
             linear = sum(s.low for s in signals.values())
             far = self.metric == "COSINE" and similarity is not None and similarity < g - CLOSE
             matched.append(
-                Match(record, keyword, similarity, linear, linear, linear, signals, parts[record.id], far, ())
+                Match(
+                    record,
+                    keyword,
+                    similarity,
+                    linear,
+                    linear,
+                    linear,
+                    signals,
+                    parts[record.id],
+                    boosts[record.id],
+                    far,
+                    (),
+                )
             )
         return matched
 
@@ -424,6 +447,12 @@ def _check_order(matches: list[Match]) -> None:
         last_alike[match.alike] = match
 
 
+def _holds_words(asked: list[str], tag: bytes) -> bool:
+    """Whether the words of `tag` stand in `asked` behind one another."""
+    wanted = list(whole_words(tag))
+    return bool(wanted) and any(asked[at : at + len(wanted)] == wanted for at in range(len(asked)))
+
+
 def _rank(survivors: list[Match]) -> None:
     """Equal values share the best rank. What is certainly equal is what was made of the same; values that another order
     of summing could make equal, or not, may share it or not."""
@@ -443,7 +472,7 @@ def _rank(survivors: list[Match]) -> None:
 def _source(match: Match, name: str) -> object:
     """What a signal's value is made of: the same for two records, the value is the same to the last bit."""
     if name == "keyword":
-        return tuple(match.term_parts)
+        return (*match.term_parts, match.boost)
     return match.record.vector if name == "vector" else match.signals[name].raw
 
 

@@ -701,6 +701,9 @@ def test_help(word: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         known[command] = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
+    with pytest.raises(SystemExit):
+        cli.main(["export", "--car", "x", "--help"])
+    known["export"] |= set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
     assert cli.main(["check-aof", "--help"]) == 0
     known["check-aof"] = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
     for line in printed.splitlines():

@@ -287,11 +287,6 @@ QUERIES += [
 LATER: list[tuple[str | tuple[Word, ...], str]] = [
     *((f"MEM.CREATE no DIM 2 {o}", unexpected(o.split()[0])) for o in ("MAXRECORDS 5", "MAXBYTES 5")),
     *((f"MEM.CONFIG h {o}", unexpected(o.split()[0])) for o in ("MAXRECORDS 5", "MAXBYTES 5")),
-    ("MEM.ADD h TEXT t DEDUP", unexpected("DEDUP")),
-    *(
-        (f"MEM.QUERY h TEXT alpha {o}", unexpected(o.split()[0]))
-        for o in ("CASCADE UP", "ACROSS 1 s")
-    ),
 ]
 
 ARITY: list[tuple[str | tuple[Word, ...], str]] = [

@@ -1,0 +1,123 @@
+"""CASCADE and ACROSS: several memories as one, under the settings of the one that was named.
+
+N, df, avgdl and the vector sum are those of all rows that show, so a score means the same in whichever memory its
+record is, and the ranking is that of one memory which holds them all. Term ids are common to all memories of a server,
+whatever their languages: a query is cut into words by the named memory's rules, and finds records by the words that
+they have by their own.
+
+`plan` fixes the moment of every member on the loop, some microseconds each; joining them is for the thread that runs
+the plan. Those rows come first that are in posting lists; what is behind them is in the forward index alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .analyzer import QueryTerm
+from .joined import JoinedView, Part
+from .moment import Moment, parts
+from .postings import PostingList
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .memory import Memory
+    from .query import Query
+    from .ranking import Plan
+
+_Terms = list[tuple[QueryTerm, PostingList | None]]
+
+
+class Member(NamedTuple):
+    """One memory, and its list for each of the query's terms; None where its rows are in the forward index only."""
+
+    key: bytes
+    moment: Moment
+    vectors: bool  # whether its vectors can be compared with the named memory's
+    lists: list[PostingList | None] | None
+
+
+class Scope(NamedTuple):
+    """The memories that a query covers, the one that was named first."""
+
+    members: tuple[Member, ...]
+    travels: bool  # ASOF or KNOWNAT
+
+    @property
+    def rows(self) -> int:
+        return sum(member.moment.rows for member in self.members)
+
+    def joined(self, terms: _Terms) -> tuple[JoinedView, _Terms, int]:
+        """The view, the query's terms with the lists of all memories, and how many rows are in these lists."""
+        listed: list[Part] = []
+        others: list[Part] = []
+        held: list[tuple[int, list[PostingList | None]]] = []  # where a memory's rows begin, and its lists
+        posted = 0
+        for member in self.members:
+            main, *past = self._parts(member)
+            others += past
+            if member.lists is None:
+                others.append(main)
+                continue
+            listed.append(main)
+            held.append((posted, member.lists))
+            posted += main.view.n
+        named = self.members[0]
+        view = JoinedView(named.moment.settings, named.moment.t, named.moment.k, listed + others, named.key)
+        merged = [(term, _merged([(start, lists[at]) for start, lists in held])) for at, (term, _) in enumerate(terms)]
+        return view, merged, posted
+
+    def _parts(self, member: Member) -> list[Part]:
+        moment = member.moment
+        if self.travels:
+            return parts(moment, member.vectors, member.key)
+        # What counts now is what `table` holds.
+        view = moment.main
+        alive = view.alive()
+        shown = np.full(view.n, True) if alive is None else alive
+        return [Part(view, shown, shown, member.vectors, member.key)]
+
+
+def plan(members: Mapping[bytes, Memory], query: Query, now: int) -> Plan:
+    """Fix what `query` sees of these memories, by their keys; the first is the one that was named."""
+    named = next(iter(members.values()))
+    own = named.plan(query, now)
+    if len(members) == 1:
+        return own
+    travels = query.as_of is not None or query.known_at is not None
+    found = []
+    for key, memory in members.items():
+        if travels:
+            moment = memory.moment(query.as_of, query.known_at, now)
+        else:  # the same without what it takes to look back: there may be thousands of members
+            moment = Moment(memory.view(now), None, now, now, now, now, memory.settings)
+        lists = None
+        table = memory.table
+        if table.postings is not None and query.text is not None:
+            table.post()
+            lists = [table.posting(term.term_id) for term, _ in own.terms]
+        vectors = _comparable(memory.settings, named.settings)
+        found.append(Member(key, moment, vectors, lists))
+    return replace(own, moment=Scope(tuple(found), travels))
+
+
+def _comparable(settings: Settings, with_those: Settings) -> bool:
+    """Whether the vectors of two memories may be compared."""
+    return settings.has_vectors and (settings.dim, settings.metric, settings.model) == (
+        with_those.dim,
+        with_those.metric,
+        with_those.model,
+    )
+
+
+def _merged(lists: list[tuple[int, PostingList | None]]) -> PostingList | None:
+    """One term's lists behind one another, each moved to where its memory's rows begin."""
+    held = [(start, each) for start, each in lists if each is not None]
+    if not held:
+        return None
+    data = np.concatenate([each.data[: each.n] + (start << 16) for start, each in held])
+    df, most = sum(each.df for _, each in held), max(each.most for _, each in held)
+    return PostingList(data, len(data), df, most)
