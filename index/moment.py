@@ -4,7 +4,8 @@
     since   SINCE, or WRITTEN where that is not beyond the horizon: the version before it is not held any more
     plain   since <= m < KNOWN_TO, m = min(t, k)             rows without VALID_AT: from their writing to their end
     dated   since <= k < KNOWN_TO and VALID_AT <= t          facts, and records with VALIDAT
-    shown   held and (dated where there is a VALID_AT, else plain) and t < VALID_UNTIL and INVALID_AT > m
+    ended   INVALID_AT <= t; or <= m where SINCE does not say since when that is known, and k is past
+    shown   held and (dated where there is a VALID_AT, else plain) and t < VALID_UNTIL and not ended
 
 A table without a side does not know when a text dated into the future was written: it counts from now, or from that
 date once it has passed.
@@ -23,6 +24,7 @@ import numpy as np
 from .blocks import BLOCK, gather
 from .columns import DOC_LEN, TERMS_END, UPDATED, VROW, Bools, Int32s, Int64s
 from .estimates import Estimates
+from .fact_columns import FactPart
 from .filters import Columns
 from .settings import Settings
 from .side import INVALID_AT, KNOWN_TO, NEVER, SINCE, VALID_AT, VALID_UNTIL, WRITTEN
@@ -51,7 +53,7 @@ class Moment(NamedTuple):
 class JoinedView(View):
     """A view of both tables' rows, of which some show: `alive()`."""
 
-    __slots__ = ("_columns", "_known", "_shown")
+    __slots__ = ("_columns", "_known", "_parts", "_shown")
 
     masked = True
 
@@ -61,7 +63,7 @@ class JoinedView(View):
         self.now, self.clock = moment.t, moment.k
         self._columns = Columns()
         self.sequence = 0
-        parts = [main] if past is None else [main, past]
+        self._parts = parts = [main] if past is None else [main, past]
         self.n = sum(part.n for part in parts)
         self.ids = _lists([part.ids for part in parts], parts)
         self.texts = _lists([part.texts for part in parts], parts)
@@ -108,6 +110,12 @@ class JoinedView(View):
     def estimates(self) -> Estimates:
         return Estimates()
 
+    def fact_parts(self) -> list[FactPart]:
+        found: list[FactPart] = []
+        for view in self._parts:
+            found += [part._replace(start=sum(each.n for each in found)) for part in view.fact_parts()]
+        return found
+
     def alive(self) -> Bools:
         shown: Bools = self._shown
         return shown
@@ -141,13 +149,14 @@ class JoinedView(View):
         side = self.side
         known_to, valid_at = side[KNOWN_TO], side[VALID_AT]
         held = alive & ((known_to == NEVER) | (known_to > horizon))
-        since = np.where(side[SINCE] > horizon, side[SINCE], side[WRITTEN])
+        told = side[SINCE] > horizon
+        since = np.where(told, side[SINCE], side[WRITTEN])
         self._known = held & (since <= k) & (k < known_to)
         dated = valid_at > -NEVER
         plain = (since <= m) & (m < known_to)
         shown: Bools = held & np.where(dated, self._known & (valid_at <= t), plain) & (t < side[VALID_UNTIL])
         if not moment.invalidated:
-            shown &= side[INVALID_AT] > m
+            shown &= side[INVALID_AT] > (t if k >= moment.now else np.where(told, t, m))
         self._shown = shown
         self._show_latest(dated)
 

@@ -17,7 +17,7 @@ from ..index.query import Hit, Query, Result
 from ..index.settings import FUSIONS
 from ..index.side import KNOWN_TO
 from ..index.view import View, matching
-from .arguments import Words
+from .arguments import Floats, Words
 from .commands import command
 from .entries import Forget
 from .errors import CommandError, syntax_error
@@ -133,13 +133,14 @@ def _fused(option: bytes, words: Words, query: Query) -> bool:
     return True
 
 
-def _prepare(query: Query, memory: Memory) -> None:
-    """Fit the query to the memory; raises BadMemory."""
+def fit_to_memory(memory: Memory, text: bytes | None, vector: Floats | None) -> Floats | None:
+    """The query's vector as the memory compares it; raises BadMemory where it compares no vectors, or no text."""
     settings = memory.settings
-    if query.vector is not None:
-        query.vector = check_vector(query.vector, settings)
-    if query.text is not None and not settings.has_text:
+    if vector is not None:
+        vector = check_vector(vector, settings)
+    if text is not None and not settings.has_text:
         raise BadMemory("this memory index does not index text; create it with MODE SEARCH or MODE HYBRID")
+    return vector
 
 
 def _answer(
@@ -157,7 +158,7 @@ def _answer(
 def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:
     request = _read(ctx, words, query)
     memory = find(ctx, key)
-    _prepare(query, memory)
+    query.vector = fit_to_memory(memory, query.text, query.vector)
     started = perf_counter()
     # A RESP3 client sees maps; which of the two a RESP2 client sees is a setting. Decided now, not when it is ready.
     build: Callable[[View, Hit, HitFlags], Any] = (
@@ -238,7 +239,7 @@ def explain(ctx: Client, args: list[bytes]) -> Any:
     asked = Query(explain_id=record_id)
     request = _read(ctx, Words(args, 2), asked)
     memory = find(ctx, args[0])
-    _prepare(asked, memory)
+    asked.vector = fit_to_memory(memory, asked.text, asked.vector)
     travels = asked.as_of is not None or asked.known_at is not None
     if record_id not in memory and not (travels and memory.has_version(record_id, ctx.now)):
         return {"id": record_id, "reason": "expired" if memory.has_expired(record_id) else "absent"}

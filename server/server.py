@@ -24,6 +24,7 @@ from .config import Config
 from .connection import Connection
 from .files import Files
 from .incr import LogDamaged
+from .inference import Inference
 from .keyspace import Keyspace
 from .log import VERBOSE
 from .log_load import open_log
@@ -63,6 +64,7 @@ class Server:
         self.executor = ThreadPoolExecutor(threads, "scan")
         parallel.use(threads)
         self.workers = Workers(self)
+        self.inference = Inference(config, self.loop)
         self.clients: dict[int, Client] = {}
         self.next_client_id = 1
         self.ports: list[tuple[str, int]] = []
@@ -209,17 +211,20 @@ class Server:
         """Load the log and listen. Raises LogDamaged, OSError."""
         config = self.config
         if config["appendonly"]:
-            file_log = open_log(
-                self.files,
-                config["dir"],
-                os.path.join(config["dir"], config["appenddirname"]),
-                config["appendfilename"],
-                self.keyspace,
-                self.loop,
-                policy=config["appendfsync"],
-                cut_tail=config["aof-load-truncated"],
-            )
-            self.log = file_log
+            gc.disable()  # loading makes millions of objects and no garbage
+            try:
+                self.log = file_log = open_log(
+                    self.files,
+                    config["dir"],
+                    os.path.join(config["dir"], config["appenddirname"]),
+                    config["appendfilename"],
+                    self.keyspace,
+                    self.loop,
+                    policy=config["appendfsync"],
+                    cut_tail=config["aof-load-truncated"],
+                )
+            finally:
+                gc.enable()
             self.rewriter = Rewriter(self, file_log)
             config.on_change("appendfsync", file_log.set_policy)
         self.keyspace.compactable = self.workers.compact
@@ -307,6 +312,7 @@ class Server:
         for client in self.clients.values():
             client.connection.transport.pause_reading()
             client.connection.stopping = True
+        await self.inference.close()
         await self.log.close()
         for client in list(self.clients.values()):
             client.connection.drain()
