@@ -24,9 +24,9 @@ from .postings import PostingList
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from .matches import Plan
     from .memory import Memory
     from .query import Query
-    from .ranking import Plan
 
 _Terms = list[tuple[QueryTerm, PostingList | None]]
 

@@ -95,7 +95,8 @@ class Table:
         self.tags: list[tuple[bytes, ...]] = []
         self.by_id: dict[bytes, int] = {}  # the current rows
         self.side: Side | None = None  # of all rows, once one has anything to put there (`need_side`)
-        self.versions: dict[bytes, list[int]] = {}  # by id, the live rows that are current no more (KNOWN_TO)
+        # By id, the live rows that are current no more, by KNOWN_TO ascending: they are appended so (memory.py).
+        self.versions: dict[bytes, dict[int, None]] = {}
         self.indexed = indexed  # whether a large table has posting lists
         self.order: ScanOrder[bytes] = ScanOrder()
         # The forward index: each row's terms and how often, in half units, one row's behind the other's.
@@ -226,7 +227,7 @@ class Table:
         if extra is None or extra.known_to == NEVER:
             self.by_id[record_id] = slot
         else:
-            self.versions.setdefault(record_id, []).append(slot)
+            self.versions.setdefault(record_id, {})[slot] = None
         self.held_bytes += _object_bytes(record_id, text, meta, tags)
         self.live += 1
         self.total_len += words.doc_len
@@ -259,7 +260,7 @@ class Table:
         if self.side is not None and self.side.cols[KNOWN_TO, slot] != NEVER:
             record_id = self.ids[slot]
             left = self.versions[record_id]
-            left.remove(slot)
+            del left[slot]
             if not left:
                 del self.versions[record_id]
 
@@ -384,7 +385,7 @@ class Table:
         ids = self.ids
         self.by_id = {ids[slot]: slot for slot in np.flatnonzero(current).tolist()}
         for slot in np.flatnonzero(~current).tolist():
-            self.versions.setdefault(ids[slot], []).append(slot)
+            self.versions.setdefault(ids[slot], {})[slot] = None
 
     @classmethod
     def restored(
@@ -453,9 +454,11 @@ class Table:
         arrays = used_bytes(self.wide, self.n * 48) + used_bytes(self.narrow, self.n * 12)
         if len(self.fwd_terms):
             arrays += used_bytes(self.fwd_terms, words * 4) + used_bytes(self.fwd_halves, words * 2)
-        containers = (self, self.ids, self.texts, self.metas, self.tags, self.by_id)
+        containers = (self, self.ids, self.texts, self.metas, self.tags, self.by_id, self.versions)
         # Beyond 256 the number of a slot is an object of its own.
         numbers = 32 * max(0, len(self.by_id) - 256)
+        # A dictionary with one slot or a few; ended versions are all rows but the current ones.
+        numbers += 224 * len(self.versions) + 40 * (self.live - len(self.by_id))
         return sum(parts) + arrays + sum(map(getsizeof, containers)) + numbers + self.order.nbytes() + self.held_bytes
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from immutables import Map
 
 from .names import Names, NamesView
 from .vectors import cosines
@@ -93,6 +94,11 @@ class _Vectors:
     def freeze(self) -> VectorsView:
         return VectorsView(self.rows, self.numbers, self.n)
 
+    def copy(self) -> _Vectors:
+        twin = _Vectors(self.rows.shape[1])
+        twin.n, twin.rows, twin.numbers = self.n, self.rows.copy(), self.numbers.copy()
+        return twin
+
 
 class VectorsView(NamedTuple):
     """Vectors of some entities at one moment: float32 (capacity, dim), int64 (capacity,), how many."""
@@ -133,6 +139,10 @@ class EntityView:
         self.names = names
         self._vectors = vectors
 
+    @property
+    def vector_count(self) -> int:
+        return sum(vectors.n for vectors in self._vectors)
+
     def nearest(self, vector: Floats, k: int, at_least: float) -> list[tuple[int, float]]:
         """The `k` nearest (number, cosine), the nearest first, then the smaller number; `vector` is a float64 unit
         vector (dim,)."""
@@ -149,9 +159,10 @@ class Entities:
         self.version = 0
         self.names = Names()
         self._next = 1
-        self._by_number: dict[int, Entity] = {}  # in the order of numbers
-        self._named: dict[tuple[bytes, bytes], int] = {}  # (name, type) -> number
-        self._aliases: dict[tuple[bytes, bytes], int] = {}  # (alias, type) -> number
+        # Replaced by each change, which shares all but a few nodes with the one before: a reader keeps its own.
+        self._by_number: Map[int, Entity] = Map()
+        self._named: Map[tuple[bytes, bytes], int] = Map()  # (name, type) -> number
+        self._aliases: Map[tuple[bytes, bytes], int] = Map()  # (alias, type) -> number
         self._vectors: dict[bytes, _Vectors] = {}  # by type
         # (name, type) in order, by type and b"" for all; None until a page is asked for.
         self._sorted: dict[bytes, list[tuple[bytes, bytes]]] | None = None
@@ -161,7 +172,7 @@ class Entities:
 
     def __iter__(self) -> Iterator[Entity]:
         """All, in the order of coming."""
-        return iter(self._by_number.values())
+        return iter(sorted(self._by_number.values()))
 
     # -- reading
 
@@ -246,6 +257,13 @@ class Entities:
         """This moment, for readers; some microseconds."""
         return EntityView(self.names.view(), tuple(each.freeze() for each in self._vectors.values()))
 
+    def still(self) -> Entities:
+        """Who bears which name at this moment, for a thread to ask for by `lookup` and `numbered`, and to iterate,
+        nothing else; some microseconds."""
+        twin = Entities()
+        twin._by_number, twin._named, twin._aliases = self._by_number, self._named, self._aliases
+        return twin
+
     # -- changing
 
     def put(self, entity: Entity) -> None:
@@ -256,7 +274,8 @@ class Entities:
         old_aliases: tuple[bytes, ...] = ()
         old_vector = b""
         if number is None:
-            number = self._named[key] = self._next
+            number = self._next
+            self._named = self._named.set(key, number)
             self._next += 1
             self.names.add(entity.name, number)
             if self._sorted is not None:
@@ -265,13 +284,14 @@ class Entities:
         else:
             old = self._by_number[number]
             old_aliases, old_vector = old.aliases, old.vector
+        stay = set(old_aliases).intersection(entity.aliases)
         for alias in old_aliases:
-            if alias not in entity.aliases:
-                del self._aliases[alias, entity.type]
+            if alias not in stay:
+                self._aliases = self._aliases.delete((alias, entity.type))
                 self.names.remove(alias, number)
         for alias in entity.aliases:
-            if alias not in old_aliases:
-                self._aliases[alias, entity.type] = number
+            if alias not in stay:
+                self._aliases = self._aliases.set((alias, entity.type), number)
                 self.names.add(alias, number)
         if entity.vector != old_vector:
             vectors = self._vectors.get(entity.type)
@@ -281,26 +301,33 @@ class Entities:
                 if vectors is None:
                     vectors = self._vectors[entity.type] = _Vectors(len(entity.vector) // 4)
                 vectors.add(number, entity.vector)
-        self._by_number[number] = entity._replace(number=number)
+        self._by_number = self._by_number.set(number, entity._replace(number=number))
 
     def drop(self, name: bytes, entity_type: bytes) -> None:
         """The entity of this name, which is there, goes with its aliases."""
         self.version += 1
-        number = self._named.pop((name, entity_type))
-        entity = self._by_number.pop(number)
+        number = self._named[name, entity_type]
+        entity = self._by_number[number]
+        self._named = self._named.delete((name, entity_type))
+        self._by_number = self._by_number.delete(number)
         self.names.remove(name, number)
         if self._sorted is not None:
             for keys in (self._sorted[b""], self._sorted[entity_type]):
                 del keys[bisect_left(keys, (name, entity_type))]
         for alias in entity.aliases:
-            del self._aliases[alias, entity_type]
+            self._aliases = self._aliases.delete((alias, entity_type))
             self.names.remove(alias, number)
         if entity.vector:
             self._vectors[entity_type].remove(number)
 
     def copy(self) -> Entities:
         """An independent twin."""
-        return Entities.of(self)
+        twin = Entities()
+        twin.version, twin._next = self.version, self._next
+        twin.names = self.names.copy()
+        twin._by_number, twin._named, twin._aliases = self._by_number, self._named, self._aliases
+        twin._vectors = {entity_type: vectors.copy() for entity_type, vectors in self._vectors.items()}
+        return twin
 
     @classmethod
     def of(cls, entities: Iterable[Entity]) -> Entities:

@@ -1,7 +1,8 @@
 """Which facts say the same, and which touch an entity: ids of the current facts of one memory, valid or not.
 
-A fact *touches* an entity where its object is it (it was stated with a TYPE), or where its subject or untyped object is
-one of the entity's names and that name, without a type, means it: its only entity, else the most used (`meant`).
+A fact *touches* an entity where its object is it (stated with a TYPE: the entity of that type whose name it is, or its
+alias since a merge), or where its subject or untyped object is one of the entity's names and that name, without a type,
+means it: its only entity, else the most used (`meant`).
 What is no entity's name is a node by itself, so that facts about it hang together too.
 """
 
@@ -71,14 +72,15 @@ class FactIndex:
         if isinstance(node, bytes):
             found = dict(self._about.get(node, ()))
             for each in TYPES:  # an object may be typed without its entity being there: a payload may say so
-                if (node, each) in self._typed and (entities is None or entities.get(node, each) is None):
+                if (node, each) in self._typed and (entities is None or not entities.lookup(node, each)):
                     found.update(self._typed[node, each])
             return list(found)
         entity = entities.numbered(node) if entities is not None else None
         if entity is None:
             return []
-        found = dict(self._typed.get((entity.name, entity.type), ()))
+        found = {}
         for name in (entity.name, *entity.aliases):
+            found.update(self._typed.get((name, entity.type), ()))
             about = self._about.get(name)
             if about and meant(entities, self, name) == entity:
                 found.update(about)
@@ -147,7 +149,8 @@ def node_of(entities: Entities | None, facts: FactIndex | None, name: bytes, ent
     """What a subject or object stands for: an entity's number, else the name itself."""
     name = entity_name(name)
     if entity_type:
-        entity = entities.get(name, entity_type) if entities is not None else None
+        found = entities.lookup(name, entity_type) if entities is not None else []
+        entity = found[0][0] if found else None
     else:
         entity = meant(entities, facts, name)
     return name if entity is None else entity.number

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import BadMemory
+from .fact_columns import FactColumns
 from .side import CONFIDENCE, FLAGS, INVALID_AT, KIND, KINDS, NEVER, VALID_AT, VALID_UNTIL, Extra, Fact
 from .tags import HAS, TagSlots
 
@@ -350,7 +351,7 @@ class FieldColumn:
 class Columns:
     """The encoded columns of one table, built on demand. Not to be used by two threads at once."""
 
-    __slots__ = ("_meta", "_tags")
+    __slots__ = ("_facts", "_meta", "_tags")
 
     # More fields than this are filtered by looking at each value anew: an unbounded cache would be a leak.
     MAX_FIELDS = 64
@@ -358,6 +359,7 @@ class Columns:
     def __init__(self) -> None:
         self._meta: dict[bytes, FieldColumn] = {}
         self._tags = TagSlots()
+        self._facts = FactColumns()
 
     def meta(self, name: bytes, rows: Rows) -> FieldColumn:
         column = self._meta.get(name)
@@ -371,6 +373,10 @@ class Columns:
     def tag_slots(self, rows: Rows) -> TagSlots:
         self._tags.extend(rows.tags, rows.n)
         return self._tags
+
+    def facts(self, rows: Rows) -> FactColumns:
+        self._facts.extend(rows.facts, rows.n)
+        return self._facts
 
 
 # -- clauses from words

@@ -20,6 +20,7 @@ import numpy as np
 from .blocks import BLOCK, Floats32, gather
 from .columns import DOC_LEN, TERMS_END, VROW, Bools, Int32s, Int64s
 from .estimates import Estimates
+from .fact_columns import FactPart
 from .filters import Columns
 from .settings import Settings
 from .side import Side
@@ -41,7 +42,7 @@ class JoinedView(View):
     """A view of the parts' rows, of which some show: `alive()`. `now` is what ages are as of, `clock` what deadlines
     are; `named` the key of the memory that was asked."""
 
-    __slots__ = ("_columns", "_ends", "_keys", "_known", "_named", "_rests", "_shown", "_whole")
+    __slots__ = ("_columns", "_ends", "_keys", "_known", "_named", "_rests", "_shown", "_views", "_whole")
 
     masked = True
 
@@ -54,7 +55,7 @@ class JoinedView(View):
         self.sequence = 0
         self._whole: list[Floats32] = []  # blocks
         self._rests: list[Floats32] = []  # rows that belong behind them
-        views = [part.view for part in parts]
+        self._views = views = [part.view for part in parts]
         self.n = sum(view.n for view in views)
         self._named = named
         self._keys = [part.key for part in parts]
@@ -96,6 +97,14 @@ class JoinedView(View):
     @property
     def estimates(self) -> Estimates:
         return Estimates()
+
+    def fact_parts(self) -> list[FactPart]:
+        found: list[FactPart] = []
+        start = 0
+        for view in self._views:
+            found += [part._replace(start=start) for part in view.fact_parts()]
+            start += view.n
+        return found
 
     def alive(self) -> Bools:
         shown: Bools = self._shown

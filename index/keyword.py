@@ -21,7 +21,7 @@ from .bm25 import TermHits
 from .selection import floor_of_best
 
 if TYPE_CHECKING:
-    from .ranking import Plan
+    from .matches import Plan
 
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -30,7 +30,7 @@ Bools = npt.NDArray[np.bool_]
 # Up to so many terms the forward index is compared with each; a longer query takes one pass for all.
 TERMS_SINGLY = 8
 #: With fewer rows an array of all their scores costs less than leaving some out.
-PRUNE_MIN = 4096
+PRUNE_MIN = 16_384
 # A list is searched for single rows where it is so many times longer than they are many.
 _SEARCH_ABOVE = 8
 # What the sums' rounding may be, relative.

@@ -25,12 +25,12 @@ from .analyzer import Analyzer, Document, QueryTerm, Vocabulary, analyzer_for
 from .columns import DEAD_AT, DEADLINE, SERIAL, VROW, Table
 from .entities import Entities, Entity
 from .fact_index import FactIndex
+from .matches import Plan
 from .moment import Moment
 from .postings import PostingList
 from .query import Query
-from .ranking import Plan
 from .settings import ALL, Settings
-from .side import FACT, FLAGS, KIND, KNOWN_TO, NEVER, SINCE, Extra, Fact
+from .side import FACT, FLAGS, KIND, KNOWN_TO, NEVER, Extra, Fact
 from .texts import STEP_BYTES, STEP_RECORDS, Contents, TextIndex, Wordings
 from .view import View
 
@@ -154,8 +154,8 @@ class Memory:
         past = self.past
         if past is None or past.side is None:
             return False
-        known_to, horizon = past.side.cols[KNOWN_TO], self.horizon(now)
-        return any(known_to[slot] > horizon for slot in past.versions.get(record_id, ()))
+        slots = past.versions.get(record_id)
+        return slots is not None and int(past.side.cols[KNOWN_TO, next(reversed(slots))]) > self.horizon(now)
 
     def has_expired(self, record_id: bytes) -> bool:
         """Whether the record that is not there any more went by its deadline, lately."""
@@ -330,17 +330,17 @@ class Memory:
         elif self.table.side is not None:
             written = min(updated_at, at)
             extra = Extra(written, written)
-        self._write(
-            record_id, text, vector, meta, tags, words, importance, created_at, updated_at, deadline, extra, at
-        )
+        self._write(record_id, text, vector, meta, tags, words, importance, created_at, updated_at, deadline, extra, at)
         self._expired.pop(record_id, None)
         self._changed(at)
 
     def remove(self, record_id: bytes, at: int) -> None:
         """Delete a record that is there."""
         table, slot = self._found(record_id)
+        serial = table.serial(slot)
         self._end(table, slot, at)
-        table.order.remove(table.serial(slot))
+        self._keep_deadline(record_id, serial, table.deadline(slot))
+        table.order.remove(serial)
         self._set_next_deadline()
         self._changed(at)
 
@@ -379,7 +379,8 @@ class Memory:
         extra = table.extra(slot)
         assert extra is not None and extra.fact is not None
         fact = extra.fact._replace(superseded_by=superseded_by)
-        said = min(invalid_at, at)
+        # What was invalid since then, and now is so by another fact, is what it was until now.
+        said = at if invalid_at == extra.invalid_at else min(invalid_at, at)
         self._rewrite(table, slot, said, at=at, extra=extra._replace(invalid_at=invalid_at, fact=fact))
         self._changed(at)
 
@@ -437,7 +438,9 @@ class Memory:
             else:
                 self.floor = self.horizon(at)
                 if settings != old:
-                    self.old_settings.append((at, old))
+                    # In order, also where the clock was set back.
+                    until = max(at, self.old_settings[-1][0]) if self.old_settings else at
+                    self.old_settings.append((until, old))
         self.settings = settings
         self.updated_at = at
         if old.history:
@@ -476,13 +479,17 @@ class Memory:
         return gone
 
     def prune(self, now: int) -> None:
-        """Drop the versions that history does not hold any more."""
+        """Drop the versions, and settings, that history does not hold any more."""
+        if self.past is None and not self.old_settings:
+            return
         past, horizon = self.past, self.horizon(now)
         self.old_settings = [each for each in self.old_settings if self.settings.history and each[0] > horizon]
         self._prune_at = NEVER
         if past is not None and past.versions and past.side is not None:
             known_to = past.side.cols[KNOWN_TO, : past.n]
-            for slot in np.flatnonzero((known_to <= horizon) & past.alive()).tolist():
+            # Without history none is held, also where the clock was set back behind its end.
+            gone = known_to <= horizon if self.settings.history else known_to != NEVER
+            for slot in np.flatnonzero(gone & past.alive()).tolist():
                 past.kill(slot)
             left = known_to[(known_to != NEVER) & past.alive()]
             if len(left):
@@ -626,12 +633,15 @@ class Memory:
         past = self.past
         if past is None or past.side is None:
             return
-        for slot in list(past.versions.get(record_id, ())):
+        while slots := past.versions.get(record_id):
+            slot = next(reversed(slots))
             extra = past.extra(slot)
-            if extra is not None and extra.known_to > until:
-                past.kill(slot)
-                if until > extra.since:
-                    self._move(past, slot, past, extra._replace(known_to=until))
+            if extra is None or extra.known_to <= until:
+                break
+            past.kill(slot)
+            if until > extra.since:
+                self._move(past, slot, past, extra._replace(known_to=until))
+                self._prune_after(until)
 
     def _kill_versions(self, record_id: bytes, serial: int) -> None:
         past = self.past
@@ -642,16 +652,28 @@ class Memory:
 
     def _last_deadline(self, record_id: bytes, serial: int) -> int:
         """The deadline that a record which has gone had at last, NEVER where history holds none."""
+        slot = self._last_version(record_id, serial)
+        return NEVER if slot is None or self.past is None else self.past.deadline(slot)
+
+    def _last_version(self, record_id: bytes, serial: int) -> int | None:
+        """The slot in `past` of the last version that ended."""
         past = self.past
         if past is None or past.side is None:
-            return NEVER
-        since = past.side.cols[SINCE]
-        slots = [slot for slot in past.versions.get(record_id, ()) if past.serial(slot) == serial]
-        return past.deadline(max(slots, key=lambda slot: (int(since[slot]), slot))) if slots else NEVER
+            return None
+        slots = past.versions.get(record_id, {})
+        return next((slot for slot in reversed(slots) if past.serial(slot) == serial), None)
+
+    def _keep_deadline(self, record_id: bytes, serial: int, deadline: int) -> None:
+        """A record has gone whose deadline was this: the last version that history holds has it, also where it came
+        with one that ended as it began."""
+        past, slot = self.past, self._last_version(record_id, serial)
+        if past is not None and slot is not None and past.deadline(slot) != deadline:
+            past.kill(slot)
+            self._move(past, slot, past, past.extra(slot), deadline)
 
     @staticmethod
-    def _move(source: Table, slot: int, target: Table, extra: Extra | None) -> None:
-        """Append the row at `slot` to `target`, with this side."""
+    def _move(source: Table, slot: int, target: Table, extra: Extra | None, deadline: int | None = None) -> None:
+        """Append the row at `slot` to `target`, with this side, and another deadline where one is given."""
         target.append(
             source.ids[slot],
             source.texts[slot],
@@ -662,7 +684,7 @@ class Memory:
             importance=source.importance(slot),
             created_at=source.created(slot),
             updated_at=source.updated(slot),
-            deadline=source.deadline(slot),
+            deadline=source.deadline(slot) if deadline is None else deadline,
             serial=source.serial(slot),
             extra=extra,
         )

@@ -4,7 +4,8 @@
     since   SINCE, or WRITTEN where that is not beyond the horizon: the version before it is not held any more
     plain   since <= m < KNOWN_TO, m = min(t, k)             rows without VALID_AT: from their writing to their end
     dated   since <= k < KNOWN_TO and VALID_AT <= t          facts, and records with VALIDAT
-    shown   held and (dated where there is a VALID_AT, else plain) and t < VALID_UNTIL and INVALID_AT > m
+    ended   INVALID_AT <= t; or <= m where SINCE does not say since when that is known, and k is past
+    shown   held and (dated where there is a VALID_AT, else plain) and t < VALID_UNTIL and not ended
 
 A table without a side does not know when a text dated into the future was written: it counts from now, or from that
 date once it has passed.
@@ -78,13 +79,14 @@ def _shown(moment: Moment) -> tuple[Bools, Bools]:
     side = np.concatenate([view.side[:, : view.n] for view in views if view.side is not None], axis=1)
     known_to, valid_at = side[KNOWN_TO], side[VALID_AT]
     held = alive & ((known_to == NEVER) | (known_to > horizon))
-    since = np.where(side[SINCE] > horizon, side[SINCE], side[WRITTEN])
+    told = side[SINCE] > horizon
+    since = np.where(told, side[SINCE], side[WRITTEN])
     known = held & (since <= k) & (k < known_to)
     dated = valid_at > -NEVER
     plain = (since <= m) & (m < known_to)
     shown: Bools = held & np.where(dated, known & (valid_at <= t), plain) & (t < side[VALID_UNTIL])
     if not moment.invalidated:
-        shown &= side[INVALID_AT] > m
+        shown &= side[INVALID_AT] > (t if k >= moment.now else np.where(told, t, m))
     _show_latest(views, side, shown, dated)
     return shown, known
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -91,11 +91,12 @@ class NamesView(NamedTuple):
     def find(self, text: bytes, max_words: int) -> list[int]:
         """The entities that the first `max_words` words of `text` name, each once: by the place of the first name, the
         longest name of a place first, then by number."""
+        return self.find_in(list(islice(words(text), max_words))) if self.named else []
+
+    def find_in(self, text_words: Sequence[str]) -> list[int]:
+        """The same of a text's words."""
         named, prefixes, version = self.named, self.prefixes, self.version
-        if not named:
-            return []
         found: dict[int, None] = {}
-        text_words = list(islice(words(text), max_words))
         count = len(text_words)
         for start, phrase in enumerate(text_words):
             here: list[tuple[_Holder, ...]] = []
@@ -177,6 +178,13 @@ class Names:
                     prefixes.add(phrase[:at])
                     at = phrase.find(" ", at + 1)
         self._named, self._prefixes = named, prefixes
+
+    def copy(self) -> Names:
+        """An independent twin."""
+        twin = Names()
+        twin.version, twin._live, twin._stale = self.version, self._live, self._stale
+        twin._named, twin._prefixes = dict(self._named), set(self._prefixes)
+        return twin
 
     def nbytes(self) -> int:
         """About how many bytes this takes: strings, tuples and dictionary entries."""

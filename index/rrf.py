@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .query import SIGNALS
 from .selection import floor_of_best
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def candidates(ranking: Ranking, places: Int64s | None, need: int) -> dict[str, 
 def scores(ranking: Ranking, ranks: dict[str, Floats], m: int) -> Floats:
     """The score (m,) for these ranks, nan where a row lacks a signal."""
     score = np.zeros(m)
-    for name, weight in zip(SIGNALS, ranking.weights, strict=True):
+    for name, weight in ranking.ranked_by:
         if weight and name in ranks:
             score = score + np.where(np.isnan(ranks[name]), 0.0, weight / (ranking.query.rrf_k + ranks[name]))
     return score
@@ -65,7 +64,7 @@ def exact_ranks(ranking: Ranking, places: Int64s, sims: Floats, *, weighed: bool
 
     `sims` are their exact similarities.
     """
-    wanted = {name for name, weight in zip(SIGNALS, ranking.weights, strict=True) if weight or not weighed}
+    wanted = {name for name, weight in ranking.ranked_by if weight or not weighed}
     ranks: dict[str, Floats] = {}
     if "keyword" in wanted and ranking.query.text is not None:
         values = ranking.keyword_at(places)
@@ -77,6 +76,8 @@ def exact_ranks(ranking: Ranking, places: Int64s, sims: Floats, *, weighed: bool
     if "importance" in wanted:
         importance = ranking.view.importance
         ranks["importance"] = _ranks(ranking.column(importance), ranking.column(importance, places))
+    if "anchor" in wanted and ranking.anchor_s is not None:
+        ranks["anchor"] = ranking.anchor_s[places]
     return ranks
 
 
@@ -153,7 +154,7 @@ def bounds(ranking: Ranking, head: int) -> tuple[Floats, Floats]:
     """(low, high) of the score of every matching row, from heads of about `head` rows."""
     low, high = np.zeros(ranking.m), np.zeros(ranking.m)
     k = ranking.query.rrf_k
-    for name, weight in zip(SIGNALS, ranking.weights, strict=True):
+    for name, weight in ranking.ranked_by:
         if not weight:
             continue
         found = _HEADS[name](ranking, head)
@@ -223,6 +224,14 @@ def _importance_head(ranking: Ranking, head: int) -> _Head:
     return rows, ranks, ranks, len(rows) + 1
 
 
+def _anchor_head(ranking: Ranking, head: int) -> _Head | None:
+    if ranking.anchor_s is None:
+        return None
+    rows = np.flatnonzero(~np.isnan(ranking.anchor_s))
+    ranks = ranking.anchor_s[rows]
+    return rows, ranks, ranks, 0
+
+
 def _ranks_within(values: Any) -> Floats:
     ordered = np.sort(values)
     ranks: Floats = 1.0 + (len(ordered) - np.searchsorted(ordered, values, side="right"))
@@ -234,4 +243,5 @@ _HEADS: dict[str, Any] = {
     "vector": _vector_head,
     "recency": _recency_head,
     "importance": _importance_head,
+    "anchor": _anchor_head,
 }

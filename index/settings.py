@@ -41,9 +41,15 @@ class Settings:
     next_dim: int = 0
     owner: str = ""  # the user who created the memory
 
+    def __post_init__(self) -> None:
+        # Never -0.0: it equals 0.0 and is written otherwise.
+        object.__setattr__(self, "weights", tuple(weight + 0.0 for weight in self.weights))
+        for name in ("k1", "b"):
+            object.__setattr__(self, name, getattr(self, name) + 0.0)
+
     def shared(self) -> Settings:
         """These settings, as one object for all memories that have them."""
-        name = repr(self)  # tells 0.0 from -0.0
+        name = repr(self)
         found = _SHARED.get(name)
         if found is None:
             if len(_SHARED) >= _SHARED_MAX:

@@ -28,6 +28,7 @@ from .columns import (
     Table,
 )
 from .estimates import Estimates
+from .fact_columns import FactPart
 from .filters import Columns, Record
 from .settings import Settings
 from .side import FLAGS, KIND, NOTE, Extra, Fact, extra_at
@@ -100,6 +101,10 @@ class View:
     def columns(self) -> Columns:
         """The table's encoded metadata; for one thread at a time (workers.py sees to it)."""
         return self._table.columns
+
+    def fact_parts(self) -> list[FactPart]:
+        """What readers keep of the facts, by table; for one thread at a time, as `columns`."""
+        return [FactPart(self.columns.facts(self), 0, self.n)]
 
     @property
     def estimates(self) -> Estimates:

@@ -100,7 +100,7 @@ class Timed(NamedTuple):
 
     floor: int = -NEVER
     old_settings: tuple[tuple[int, Settings], ...] = ()
-    entities: tuple[Entity, ...] = ()
+    entities: Entities | tuple[Entity, ...] = ()
 
 
 class Frozen(NamedTuple):
@@ -118,7 +118,7 @@ class Frozen(NamedTuple):
 
 
 def freeze(key: bytes, memory: Memory, deadline: int, now: int) -> Frozen:
-    """What a base needs of a memory, as it stands."""
+    """What a base needs of a memory, as it stands; `Keyspace.prune` first."""
     views = memory.views(now)
     return Frozen(
         key,
@@ -129,7 +129,7 @@ def freeze(key: bytes, memory: Memory, deadline: int, now: int) -> Frozen:
         memory.updated_at,
         deadline,
         views[1] if len(views) > 1 else None,
-        Timed(memory.floor, tuple(memory.old_settings), tuple(memory.entities or ())),
+        Timed(memory.floor, tuple(memory.old_settings), () if memory.entities is None else memory.entities.still()),
     )
 
 
@@ -278,7 +278,7 @@ def _write_side(writer: _Writer, view: View, slots: Array) -> None:
 
 
 def _write_timed(writer: _Writer, row: int, timed: Timed, settings_of: dict[Settings, int]) -> None:
-    old, entities = timed.old_settings, timed.entities
+    old, entities = timed.old_settings, tuple(timed.entities)
     writer.array("timed", np.array([row, timed.floor, len(old), len(entities)], "<i8"))
     numbers = [(until, settings_of.setdefault(settings, len(settings_of))) for until, settings in old]
     writer.array("old", np.array(numbers, "<i8"))

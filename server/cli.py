@@ -31,6 +31,7 @@ usage: recalld [conffile] [--name value ...]
        recalld export --car FILE [KEY ...] [--url URL]
        recalld import FILE [--url URL] [--replace]
        recalld check-aof [--fix] DIR
+       recalld mcp --key KEY [--url URL] [--http PORT]
        recalld -v | --version
        recalld -h | --help
 
@@ -41,6 +42,7 @@ usage: recalld [conffile] [--name value ...]
   recalld --bind 0.0.0.0 --requirepass s    several values: --bind 10.0.0.1 ::1
   recalld export memories.jsonl             memories of a running server, as JSON lines (recalld export --help)
   recalld check-aof /var/lib/recalld        whether the log in that `dir` is whole; --fix cuts what is not
+  recalld mcp --key user:1                  that memory of a running server as tools for an agent (recalld mcp --help)
 
 Every setting stands, explained and at its default, in
 {conf}
@@ -95,6 +97,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .check_aof import main as check_aof
 
         return check_aof(words[1:])
+    if words and words[0] == "mcp":
+        from .mcp_server import main as mcp
+
+        return mcp(words[1:])
     try:
         path, overrides = parse(words)
         config = Config.load(path, overrides)

@@ -323,13 +323,14 @@ OPTIONS: dict[str, Option] = {
         Option("mem-recall-minconf", Real(0.0, 1.0), "0.5"),
         Option("mem-anchor-topk", Int(0, 1000), "3"),
         Option("mem-anchor-min", Real(-1.0, 1.0), "0.75"),
-        # embedding
+        # audit
         Option("mem-audit", Enum("no", "others", "all"), "no"),
         Option("mem-audit-len", Int(0, INT_MAX), "10000"),
         # Fixed, as logfile is.
         Option("mem-audit-file", Str(), "", mutable=False),
         Option("mem-audit-file-bytes", Memory(1024, LONG_MAX), "64mb", mutable=False),
         Option("mem-audit-files", Int(1, 1000), "5", mutable=False),
+        # embedding
         Option("mem-default-embedder", Enum("none", "local", "static", "openai", "gemini", "auto"), "none"),
         Option("mem-switch-serves", Enum("vectors", "words"), "vectors"),
         # Fixed: who may send CONFIG SET must not thereby send the keys to any server, nor load any file.
@@ -339,6 +340,10 @@ OPTIONS: dict[str, Option] = {
         Option("embedder-gemini-url", Str(), "https://generativelanguage.googleapis.com/v1beta", mutable=False),
         Option("embedder-timeout-ms", Int(1, INT_MAX), "2000"),
         Option("embedder-cache-bytes", Memory(0, LONG_MAX), "256mb"),
+        # inference
+        Option("inference-url", Str(), "", mutable=False),  # as above
+        Option("inference-model", Str(), ""),
+        Option("inference-timeout-ms", Int(1, INT_MAX), "30000"),
         # threads
         Option("mem-threads", Int(0, 1024), "0", mutable=False),
     )

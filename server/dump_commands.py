@@ -43,8 +43,11 @@ def dump_(ctx: Client, args: list[bytes]) -> Any:
     memory = keyspace.get(args[0], ctx.now)
     if memory is None:
         return None
-    work = partial(dump, freeze(b"", memory, 0, ctx.now), keyspace.vocabulary)
-    return work() if ctx.in_exec or memory.table.n <= _DUMP_INLINE else ctx.background(work)
+    keyspace.prune(args[0], ctx.now)
+    frozen = freeze(b"", memory, 0, ctx.now)
+    rows = frozen.view.n + (frozen.past.n if frozen.past is not None else 0)
+    work = partial(dump, frozen, keyspace.vocabulary)
+    return work() if ctx.in_exec or rows <= _DUMP_INLINE else ctx.background(work)
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,7 +1,7 @@
 """`openai` and `gemini`: vectors from an HTTP API, the provider's own or a server that speaks the same.
 
-    openai   POST {embedder-openai-url}/embeddings                          {"model", "input": [text], "encoding_format"}
-    gemini   POST {embedder-gemini-url}/models/NAME:batchEmbedContents      {"requests": [{"model", "content"}]}
+    openai   POST {embedder-openai-url}/embeddings                        {"model", "input", "encoding_format"}
+    gemini   POST {embedder-gemini-url}/models/NAME:batchEmbedContents    {"requests": [{"model", "content"}]}
 
 Rule 1: the key comes from the environment, goes into one header, and nowhere else; redirects are not followed.
 Rule 2: what an answer says beyond its status is not repeated: it may quote the key or a text.
@@ -197,9 +197,10 @@ class Http:
                 return bytes(answer)
             finally:
                 response.close()  # nothing, once it was released
-        except urllib3.exceptions.TimeoutError:
-            raise _Passing(self._too_late()) from None
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            refused = isinstance(error, urllib3.exceptions.NewConnectionError)  # urllib3 counts it as a time-out
+            if isinstance(error, urllib3.exceptions.TimeoutError) and not refused:
+                raise _Passing(self._too_late()) from None
             # Not the error's own words: they hold the URL, which may hold a password.
             raise _Passing(
                 f"{self._model.embedder} cannot be reached at {self._option} ({type(error).__name__})"
@@ -257,7 +258,10 @@ class Http:
 def _vector(sent: Any) -> npt.NDArray[np.float64]:
     if isinstance(sent, str):
         return np.frombuffer(base64.b64decode(sent, validate=True), "<f4").astype(np.float64)
-    return np.asarray(sent, np.float64)
+    numbers = np.asarray(sent, np.float64)
+    if numbers.ndim != 1:
+        raise ValueError("not a list of numbers")
+    return numbers
 
 
 def _retry_after_s(text: str) -> float:

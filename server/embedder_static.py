@@ -32,15 +32,15 @@ def model(path: str) -> tuple[str, int]:
 
     Raises EmbedderError where it, or what it needs, is missing.
     """
-    return NAME if not path else os.path.basename(os.path.abspath(path)), _dim(path)
+    weights, _ = _files(path)
+    return NAME if not path else os.path.basename(os.path.abspath(path)), _dim(weights)
 
 
 @functools.cache
-def _dim(path: str) -> int:
-    weights, _ = _files(path)
+def _dim(weights: str) -> int:
     try:
         return int(_table(Safetensors(weights)).shape[1])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise EmbedderError(f"the model of EMBEDDER static cannot be read: {error}") from error
 
 
@@ -69,11 +69,11 @@ class Safetensors:
         self._head: dict[str, Any] = json.loads(self._map[8 : 8 + length])
         self._start = 8 + length
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._head
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        about = self._head[name]
+    def get(self, name: str) -> npt.NDArray[Any] | None:
+        """The array of that name, read-only; None if there is none."""
+        about = self._head.get(name)
+        if about is None:
+            return None
         begin, end = about["data_offsets"]
         type_ = np.dtype(_TYPES[about["dtype"]])
         array = np.frombuffer(self._map, type_, (end - begin) // type_.itemsize, self._start + begin)
@@ -81,7 +81,11 @@ class Safetensors:
 
 
 def _table(tensors: Safetensors) -> npt.NDArray[Any]:
-    return tensors["embeddings" if "embeddings" in tensors else "embedding.weight"]
+    for name in ("embeddings", "embedding.weight"):  # model2vec's name, wordllama's
+        table = tensors.get(name)
+        if table is not None and table.ndim == 2:
+            return table
+    raise ValueError("model.safetensors holds no embeddings")
 
 
 _loading = threading.Lock()
@@ -107,22 +111,22 @@ def _load(path: str) -> Static:
 class Static:
     """An embedder as embedder.py has it."""
 
-    batch_texts = 256
-    batch_bytes = 65_536
+    batch_texts = 64
+    batch_bytes = 16_384
 
     def __init__(self, tokenizer: Any, tensors: Safetensors) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
         self._rows = _table(tensors)
-        self._weights: Floats | None = tensors["weights"].astype(np.float32) if "weights" in tensors else None
-        self._mapping: npt.NDArray[Any] | None = tensors["mapping"] if "mapping" in tensors else None
+        self._weights = tensors.get("weights")
+        self._mapping = tensors.get("mapping")
         unknown = json.loads(tokenizer.to_str())["model"].get("unk_token")
         # As model2vec does: a token for all that is unknown says nothing. wordllama's tokenizer spells bytes instead.
         self._unknown = -1 if unknown is None else tokenizer.token_to_id(unknown)
 
     def embed(self, texts: list[str]) -> Floats:
-        encoded = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return unit_rows(np.array([self._mean(np.array(one.ids, np.int64)) for one in encoded]))
 
     def _mean(self, ids: npt.NDArray[np.int64]) -> Floats:
@@ -132,6 +136,6 @@ class Static:
             return np.zeros(self._rows.shape[1], np.float32)
         rows = self._rows[ids if self._mapping is None else self._mapping[ids]].astype(np.float32)
         if self._weights is not None:
-            rows *= self._weights[ids][:, None]
+            rows *= self._weights[ids].astype(np.float32)[:, None]
         mean: Floats = rows.mean(axis=0)
         return mean

@@ -156,6 +156,8 @@ class Embedding:
         self._front = Front()
         self._file = None if directory is None else CacheFile(directory)
         self._executor = ThreadPoolExecutor(_THREADS, "embed")
+        # A thread of its own, as a write may have to wait until the file was copied.
+        self._writer = ThreadPoolExecutor(1, "embed-cache")
         self._lanes: dict[Model, _Lane] = {}
         self._closing = threading.Event()
         self._texts = self._batches = self._failures = self._hits = self._misses = 0
@@ -247,6 +249,7 @@ class Embedding:
                 for ask, _ in wanted.asks:
                     ask.end()
         await self._loop.run_in_executor(None, self._executor.shutdown)
+        await self._loop.run_in_executor(None, self._writer.shutdown)
         if self._file is not None:
             await self._loop.run_in_executor(None, self._file.close)
 
@@ -342,10 +345,10 @@ class Embedding:
             return
         for digest, vector in vectors.items():
             self._front.put(model, digest, vector, True, self._front_bound)
-        self._loop.run_in_executor(self._executor, lambda: file.put(model, [*vectors.items()], minute, bound))
+        self._loop.run_in_executor(self._writer, lambda: file.put(model, [*vectors.items()], minute, bound))
 
     def _bound_changed(self, bound: int) -> None:
         self._front.trim(bound // 5)
         file = self._file
         if file is not None and not self._closing.is_set():
-            self._loop.run_in_executor(self._executor, lambda: file.trim(bound))
+            self._loop.run_in_executor(self._writer, lambda: file.trim(bound))

@@ -7,8 +7,9 @@ The file, `embeddings.sqlite`, is a cache and no more: whatever is wrong with it
 
 Rule 1: a damaged or foreign file is set aside, a disk that is full or read-only only turns the file off; either is
         logged once.
-Rule 2: what is forgotten leaves no byte behind: deleted content is overwritten (secure_delete), and the write-ahead
-        log cut to nothing. Where that fails the whole file goes.
+Rule 2: what is forgotten leaves no byte behind: what lives is copied to a new file, which takes the old one's place.
+        (secure_delete does not do: a page that was split keeps copies of the rows that moved.) Where that fails, the
+        file goes as a whole.
 Rule 3: a vector is checked when it is read: its size, and that it is of unit length.
 """
 
@@ -21,7 +22,7 @@ import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from .embedder import Model
 log = logging.getLogger("recalld")
 
 FILE_NAME = "embeddings.sqlite"
+NEW = ".new"
 DAMAGED = ".damaged"
 FOREIGN = ".foreign"
 
@@ -46,6 +48,8 @@ _PAGE_BYTES = 8192
 # What an entry of the front takes besides its vector: two bytes objects, two tuples and the dictionary's node.
 _ENTRY_BYTES = 350
 _AT_ONCE = 500  # rows per statement
+# A database, and what SQLite may have put beside it.
+_BESIDE = ("", "-wal", "-shm", "-journal")
 
 _T = TypeVar("_T")
 
@@ -94,7 +98,10 @@ class Front:
 
 
 class CacheFile:
-    """The file in `directory`. Every method blocks and may be called from any thread; none raises."""
+    """The file in `directory`. Every method blocks and may be called from any thread; none raises.
+
+    Of a file that is being copied `get` finds nothing, rather than have its caller wait.
+    """
 
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, FILE_NAME)
@@ -103,11 +110,14 @@ class CacheFile:
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
         self._off = False
+        self._copying = False
         self._models: dict[Model, int] = {}
 
     def get(self, model: Model, texts: Sequence[bytes], minute: int) -> dict[bytes, bytes]:
         """The vectors that are there, by the sha256 of the text; they count as used at `minute`."""
         found: dict[bytes, bytes] = {}
+        if self._copying:
+            return found
         with self._lock, self._guarded():
             db = self._open(make=False)
             if db is None:
@@ -154,22 +164,27 @@ class CacheFile:
             self._evict(db, bound)
 
     def trim(self, bound: int) -> None:
-        """Make the file no larger than `bound`; at 0 nothing is left in it."""
+        """Make the file no larger than `bound`; 0 deletes it."""
         with self._lock, self._guarded():
             db = self._open(make=False)
-            if db is not None:
-                self._evict(db, bound)
-                self._shrink(db)
+            if db is not None and bound == 0:
+                self._remove()
+            elif db is not None and self._evict(db, bound):
+                self._copy(db)
 
     def forget(self, live: Callable[[], Iterable[bytes]]) -> list[tuple[Model, bytes]]:
-        """Delete, and overwrite, every vector whose text is not among `live()`; return what was deleted."""
-        with self._lock:
-            _unlink(self.path + DAMAGED)
+        """Delete every vector whose text is not among `live()`; return what was deleted.
+
+        The copy takes as long as writing the file does. It is made even if nothing is dead now: what eviction deleted
+        before still stands in the file.
+        """
+        rows: list[Any] = []
+        with self._lock, self._guarded(or_remove=True):
+            _unlink_all(self.path + NEW)
+            _unlink_all(self.path + DAMAGED)
             if self._off:
-                # What is in there cannot be told apart any more; the next vector starts it anew.
+                # What is in there cannot be told any more; the next vector starts it anew.
                 self._remove()
-                return []
-        with self._lock, self._guarded():
             db = self._open(make=False)
             if db is None:
                 return []
@@ -178,19 +193,18 @@ class CacheFile:
                 "SELECT v.id, v.text, m.embedder, m.name, m.dim FROM vectors v JOIN models m ON m.id = v.model"
             ).fetchall()
         kept = set(live())
-        dead = [(row, text, Model(*model)) for row, text, *model in rows if text not in kept]
-        # In parts: whoever wants a vector meanwhile waits for one of them, not for all.
-        for part in _parts(dead):
+        dead = [row for row in rows if row[1] not in kept]
+        self._copying = True
+        try:
             with self._lock, self._guarded(or_remove=True):
-                if self._db is not None:
-                    with _transaction(self._db):
-                        self._db.executemany("DELETE FROM vectors WHERE id = ?", [(row,) for row, _, _ in part])
-                    self.entries -= len(part)
-        # Even if nothing is dead now: what eviction deleted may still stand in the write-ahead log.
-        with self._lock, self._guarded(or_remove=True):
-            if self._db is not None:
-                self._shrink(self._db)
-        return [(model, text) for _, text, model in dead]
+                db = self._open(make=False)
+                if db is not None:
+                    with _transaction(db):
+                        db.executemany("DELETE FROM vectors WHERE id = ?", [(row[0],) for row in dead])
+                    self._copy(db)
+        finally:
+            self._copying = False
+        return [(Model(*model), text) for _, text, *model in dead]
 
     def close(self) -> None:
         with self._lock, self._guarded():
@@ -215,11 +229,9 @@ class CacheFile:
         try:
             # No file of shared memory beside it, and no other process in it.
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            db.execute("PRAGMA secure_delete = ON")
             tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if not tables:
                 db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-                db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             elif (_pragma(db, "application_id"), _pragma(db, "user_version")) != (_APPLICATION_ID, _VERSION):
                 db.close()
                 return None
@@ -236,8 +248,10 @@ class CacheFile:
             raise
         return db
 
-    def _evict(self, db: sqlite3.Connection, bound: int) -> None:
+    def _evict(self, db: sqlite3.Connection, bound: int) -> bool:
+        """Whether anything was deleted."""
         self.bytes = _used_bytes(db)
+        evicts = self.bytes > bound and self.entries > 0
         while self.bytes > bound and self.entries > 0:
             # A sixteenth at once: finding the oldest is not for every write.
             with _transaction(db):
@@ -248,14 +262,19 @@ class CacheFile:
             # 0: the count was wrong, as after a write that failed half-way.
             self.entries = self.entries - deleted if deleted else 0
             self.bytes = _used_bytes(db)
+        return evicts
 
-    def _shrink(self, db: sqlite3.Connection) -> None:
-        """Give free pages back, and leave nothing in the write-ahead log."""
-        db.execute("PRAGMA incremental_vacuum").fetchall()
-        busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise sqlite3.OperationalError("the write-ahead log is in use")
-        self.bytes = _used_bytes(db)
+    def _copy(self, db: sqlite3.Connection) -> None:
+        """Put a copy without anything deleted in the file's place."""
+        new = self.path + NEW
+        _unlink(new)
+        db.execute("VACUUM INTO ?", (new,))
+        self._disconnect()
+        _sync(new)
+        _unlink(self.path + "-wal")  # in case it could not be closed: it is not the new file's
+        os.replace(new, self.path)
+        _sync(os.path.dirname(self.path))
+        self._open(make=False)
 
     @contextlib.contextmanager
     def _guarded(self, or_remove: bool = False) -> Iterator[None]:
@@ -268,7 +287,7 @@ class CacheFile:
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                     _set_aside(self.path, DAMAGED, f"is damaged ({error})")
                     if or_remove:
-                        _unlink(self.path + DAMAGED)
+                        _unlink_all(self.path + DAMAGED)
                     return
                 if or_remove:
                     self._remove()
@@ -288,8 +307,8 @@ class CacheFile:
     def _remove(self) -> None:
         """Delete the file and its log; the next vector makes it anew."""
         self._disconnect()
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            _unlink(self.path + suffix)
+        _unlink_all(self.path)
+        _unlink_all(self.path + NEW)
         self._off = False
 
 
@@ -322,15 +341,29 @@ def _used_bytes(db: sqlite3.Connection) -> int:
 def _is_vector(vector: object, dim: int) -> bool:
     if not isinstance(vector, bytes) or len(vector) != 4 * dim:
         return False
-    row = np.frombuffer(vector, "<f4").astype(np.float64)
-    return abs(float(row @ row) - 1.0) < 1e-3  # False for NaN too
+    with np.errstate(all="ignore"):
+        row = np.frombuffer(vector, "<f4").astype(np.float64)
+        return abs(float(row @ row) - 1.0) < 1e-3  # False for NaN too
 
 
 def _set_aside(path: str, suffix: str, why: str) -> None:
     log.warning("%s %s: set aside as %s, and started anew", path, why, path + suffix)
-    for beside in ("-wal", "-shm", "-journal"):
+    for beside in _BESIDE:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(path + beside, path + suffix + beside)
+
+
+def _unlink_all(path: str) -> None:
+    for beside in _BESIDE:
         _unlink(path + beside)
-    os.replace(path, path + suffix)
+
+
+def _sync(path: str) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _unlink(path: str) -> None:

@@ -197,18 +197,19 @@ def _settle(ctx: Client, key: bytes, memory: Memory, asked: _Asked, resolved: Re
     entities = memory.entities if memory.entities is not None else Entities()
     found = resolved.entity
     other = None if asked.other is None else _other(entities, asked, resolved)
+    names = dict.fromkeys((found.name, *found.aliases))
     for alias in asked.aliases:
-        if alias == found.name or alias in found.aliases:
+        if alias in names:
             continue
         for holder, _ in entities.lookup(alias, found.type):
             if holder.number not in (found.number, other.number if other is not None else 0):
                 raise CommandError(f"'{_shown(alias)}' already names another {found.type.decode()}; MERGE joins them")
-        found = found._replace(aliases=(*found.aliases, alias))
+        names[alias] = None
+    found = found._replace(aliases=tuple(names)[1:])
     group: list[Entry] = []
     if other is not None:
-        names = dict.fromkeys((*found.aliases, other.name, *other.aliases))
-        names.pop(found.name, None)
-        merged = found._replace(aliases=tuple(names), vector=found.vector or other.vector)
+        names.update(dict.fromkeys((other.name, *other.aliases)))
+        merged = found._replace(aliases=tuple(names)[1:], vector=found.vector or other.vector)
         group = [DropEntity(key, other.name, other.type, ctx.now), _entry(key, merged, ctx.now)]
         group += _moved(ctx, key, memory, merged, other)
     else:
@@ -309,6 +310,11 @@ def entity_map(memory: Memory, entity: Entity) -> dict[str, Any]:
     if memory.facts is not None:
         by_id = memory.table.by_id
         facts = sum(each in by_id for each in memory.facts.touching(entity.number, memory.entities))
+    return entity_shown(entity, facts)
+
+
+def entity_shown(entity: Entity, facts: int) -> dict[str, Any]:
+    """An entity that `facts` facts touch."""
     return {
         "name": entity.name,
         "type": entity.type,
@@ -385,10 +391,9 @@ def paths(ctx: Client, args: list[bytes]) -> Any:
     entities, facts = memory.entities, memory.facts
     if facts is None and as_of is None:
         return []
-    start, limit = node_of(entities, facts, args[1]), page[0]
-    ends, seen = Ends(entities, facts), ctx.seen
+    start, limit, seen = node_of(entities, facts, args[1]), page[0], ctx.seen
 
-    def shown(view: View, around: Callable[[Node], Iterable[int]]) -> list[dict[str, Any]]:
+    def shown(view: View, around: Callable[[Node], Iterable[int]], ends: Ends) -> list[dict[str, Any]]:
         found = _breadth_first(view, start, depth, limit, around, ends)
         if seen is not None:
             seen.results = len(found)
@@ -406,11 +411,12 @@ def paths(ctx: Client, args: list[bytes]) -> Any:
             return [by_id[each] for each in ids if each in by_id]
 
         try:
-            return shown(memory.view(ctx.now), indexed)
+            return shown(memory.view(ctx.now), indexed, Ends(entities, facts))
         except _TooMany:
             pass
     moment = None if as_of is None else memory.moment(as_of, None, ctx.now)
     now = memory.view(ctx.now)
+    ends = Ends(entities.still() if entities is not None else None, facts)
 
     def walk() -> list[dict[str, Any]]:
         view = now if moment is None else joined(moment)
@@ -418,7 +424,7 @@ def paths(ctx: Client, args: list[bytes]) -> Any:
         for slot in fact_slots(view).tolist():
             for node in ends.of(view.facts[slot]):
                 around.setdefault(node, []).append(slot)
-        return shown(view, lambda node: around.get(node, ()))
+        return shown(view, lambda node: around.get(node, ()), ends)
 
     rows = now.n if moment is None else moment.rows
     return ctx.server.workers.submit(memory, rows * 3000, walk, ctx.proto)
@@ -429,7 +435,7 @@ class _TooMany(Exception):
 
 
 class Ends:
-    """What facts connect. Remembers the names, so that a thread's answer is of one piece whatever is renamed."""
+    """What facts connect; for a thread, by the names of a moment that `Entities.still` holds."""
 
     def __init__(self, entities: Entities | None, facts: FactIndex | None) -> None:
         self._entities = entities

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     group="facts",
     usage="MEM.FACT key subject predicate object [TYPE entity-type] [CONFIDENCE c] [QUOTE text] [VALIDAT time]"
     " [VALIDUNTIL time] [AT time] [EPISODE id] [ID id] [SUPERSEDES id] [VEC blob | FVEC n f1 .. fn]"
-    " [ENTITYVEC blob | ENTITYFVEC n f1 .. fn] [META field value]* [TAGS n tag1 .. tagn] [TTL seconds]",
+    " [ENTITYVEC blob | ENTITYFVEC n f1 .. fn] [META field value]* [TAGS n tag1 .. tagn] [TTL seconds]"
+    " [IMPORT created_at invalid_at superseded_by]",
     complexity="O(words + dim), with ENTITYVEC O(entities of the type * dim)",
     options=(
         "TYPE entity-type: the object is an entity, found or created as MEM.ENTITY does: PERSON ORG PLACE PRODUCT SKILL"
@@ -57,12 +58,18 @@ if TYPE_CHECKING:
         "SUPERSEDES id: that fact is invalidated at this one's time of writing",
         "VEC, FVEC: the vector of the text; ENTITYVEC, ENTITYFVEC: that of the entity",
         "META field value, TAGS n tag1 .. tagn, TTL seconds: as in MEM.ADD",
+        "IMPORT created_at invalid_at superseded_by: the fact as it stood elsewhere, each of the last two empty for"
+        " none. It takes the place of the fact with its ID, which it needs, whole; SUPERSEDES is noted and invalidates"
+        " nothing; where a fact with another id says the same and neither is invalidated, nothing changes",
     ),
 )
 def fact(ctx: Client, args: list[bytes]) -> Any:
     """State a fact; its id, the old one where it was stated before."""
-    draft = read_fact(Words(args, 1), ctx.server.config, ctx.now)
-    key = args[0]
+    return state(ctx, args[0], read_fact(Words(args, 1), ctx.server.config, ctx.now))
+
+
+def state(ctx: Client, key: bytes, draft: FactDraft) -> Any:
+    """State what the draft says, which then knows whether it is a restatement: the fact's id, or a future of it."""
     memory = find(ctx, key)
     _check_ids(memory, draft, ctx.now)
 
@@ -123,7 +130,7 @@ def _check_ids(memory: Memory, draft: FactDraft, now: int) -> None:
             if kind != FACT:
                 held = "a note" if kind == NOTE else "an episode"
                 raise CommandError(f"id '{draft.id.decode('utf-8', 'surrogateescape')}' is held by {held}")
-    if draft.supersedes is not None:
+    if draft.supersedes is not None and draft.stood is None:
         if fact_at(memory, draft.supersedes, now) is None:
             raise CommandError("no such fact")
         if draft.supersedes == draft.id:
@@ -146,6 +153,9 @@ def _state(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, resolved: 
             group.append(entry)
             events.append(b"entity " + spoken)
     restated = _restated(memory, draft, spoken, now)
+    draft.is_restated = restated is not None
+    if restated is not None and draft.stood is not None:
+        return restated.id
     if restated is not None:
         record_id = restated.id
         put = _restatement(ctx, key, memory, draft, restated, spoken)
@@ -157,7 +167,7 @@ def _state(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, resolved: 
         events.append(b"fact " + record_id)
         if draft.ttl_s:
             events.append(b"ttl " + record_id)
-    if draft.supersedes is not None:
+    if draft.supersedes is not None and draft.stood is None:
         old = fact_at(memory, draft.supersedes, now)
         assert old is not None
         invalid_at = min(old.invalid_at, now if draft.at is None else draft.at)
@@ -176,10 +186,16 @@ def _restated(memory: Memory, draft: FactDraft, spoken: bytes, now: int) -> Fact
         return None
     until = NEVER if draft.valid_until is None else draft.valid_until
     key = Key(draft.subject, draft.predicate, spoken, until)
-    found = memory.facts.same(key, draft.type, now, draft.supersedes)
+    since, besides = now, draft.supersedes
+    if draft.stood is not None:
+        if draft.stood.invalid_at < NEVER:
+            return None
+        # Of those without an invalid_at, be it to come, one says so; it may be the one that this is.
+        since, besides = NEVER - 1, draft.id
+    found = memory.facts.same(key, draft.type, since, besides)
     if found is None and spoken != draft.object:
         # Said before it had a type, as it was written then.
-        found = memory.facts.same(key._replace(object=draft.object), draft.type, now, draft.supersedes)
+        found = memory.facts.same(key._replace(object=draft.object), draft.type, since, besides)
     return None if found is None else fact_at(memory, found, now)
 
 
@@ -193,6 +209,8 @@ def _restatement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, old:
         episode=was.episode if draft.episode is None else draft.episode,
         supersedes=draft.supersedes or was.supersedes,
     )
+    if fact.text != was.text:
+        _check_length(ctx, fact)
     as_it_is = old.put(
         key,
         memory,
@@ -214,9 +232,16 @@ def _restatement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, old:
     return None if same else put
 
 
+def _check_length(ctx: Client, fact: Fact) -> None:
+    """Refuse a text that is too long, be it by its object's name as an entity."""
+    limit = ctx.server.config["mem-max-text-bytes"]
+    if len(fact.text) > limit:
+        raise CommandError(f"text exceeds mem-max-text-bytes ({limit})")
+
+
 def _statement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, spoken: bytes) -> Put:
     """A new fact, or one written over by its id."""
-    now, config, settings = ctx.now, ctx.server.config, memory.settings
+    now, config, settings, stood = ctx.now, ctx.server.config, memory.settings, draft.stood
     record_id, next_id = draft.id, memory.next_id
     if record_id is None:
         number = memory.free_id(next_id)
@@ -225,6 +250,8 @@ def _statement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, spoken
     limit = config["mem-max-records"]
     if old is None and limit and memory.held >= limit:
         raise CommandError(f"memory index is full at mem-max-records ({limit})")
+    if stood is not None:
+        old = None  # nothing of it stays
     said = Fact(
         draft.subject,
         draft.predicate,
@@ -233,11 +260,10 @@ def _statement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, spoken
         draft.quote or b"",
         draft.episode or b"",
         draft.supersedes or b"",
+        stood.superseded_by if stood is not None else b"",
     )
     text = said.text
-    limit = config["mem-max-text-bytes"]
-    if len(text) > limit:
-        raise CommandError(f"text exceeds mem-max-text-bytes ({limit})")
+    _check_length(ctx, said)
     vector = b""
     if draft.vector is not None:
         vector = stored_vector(draft.vector, settings)
@@ -248,7 +274,7 @@ def _statement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, spoken
     written = now if draft.at is None else draft.at
     meta: tuple[bytes, ...] = ()
     tags: tuple[bytes, ...] = ()
-    importance, created, deadline = 0.5, written, 0
+    importance, created, deadline = 0.5, written if stood is None else stood.created_at, 0
     if old is not None:
         view, slot = old.view, old.slot
         meta, tags = view.metas[slot], view.tags[slot]
@@ -274,7 +300,7 @@ def _statement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, spoken
             known_to=NEVER,
             valid_at=written if draft.valid_at is None else draft.valid_at,
             valid_until=NEVER if draft.valid_until is None else draft.valid_until,
-            invalid_at=NEVER,
+            invalid_at=NEVER if stood is None else stood.invalid_at,
             flags=FACT,
             confidence=1.0 if draft.confidence is None else draft.confidence,
             fact=said,
@@ -317,7 +343,7 @@ def invalidate(ctx: Client, args: list[bytes]) -> int:
         invalid_at = min(old.invalid_at, ctx.now)
     if (invalid_at, superseded_by) == (old.invalid_at, old.fact.superseded_by):
         return 0
-    if invalid_at > ctx.now >= old.invalid_at:
+    if invalid_at > max(ctx.now, old.invalid_at):
         assert memory.facts is not None
         key = Key(old.fact.subject, old.fact.predicate, old.fact.object, old.valid_until)
         same = memory.facts.same(key, old.fact.entity_type, ctx.now, old.id)
@@ -385,7 +411,8 @@ def facts(ctx: Client, args: list[bytes]) -> Any:
             ids = memory.facts.touching(node, memory.entities)  # of what is known now, the index knows all
     by_id = memory.table.by_id
     present = [by_id[each] for each in ids or () if each in by_id]  # now: a thread sees the table of later
-    ends = Ends(memory.entities, memory.facts)
+    named = None if name is None or ids is not None or memory.entities is None else memory.entities.still()
+    ends = Ends(named, memory.facts)
 
     def those(view: View) -> Int64s:
         if name is None:
@@ -408,12 +435,10 @@ def facts(ctx: Client, args: list[bytes]) -> Any:
             seen.results = len(shown)
         return [total, shown]
 
+    rows, each = now.n if moment is None else moment.rows, 50 if name is None else 1000
     if moment is None and ids is not None and terms is None:
-        return reply()
-
-    rows = now.n if moment is None else moment.rows
-    cost = rows * (50 if name is None else 1000) + limit * 10_000
-    return ctx.server.workers.submit(memory, cost, reply, ctx.proto)
+        rows, each = len(present), 100
+    return ctx.server.workers.submit(memory, rows * each + min(rows, limit) * 10_000, reply, ctx.proto)
 
 
 def _facts_page(view: View, slots: Int64s, terms: npt.NDArray[np.uint32] | None, limit: int, offset: int) -> list[Any]:

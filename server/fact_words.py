@@ -8,10 +8,11 @@ from __future__ import annotations
 import string
 import unicodedata
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..index.entities import entity_name, type_named
-from .arguments import Floats, Words
+from ..index.side import NEVER
+from .arguments import Floats, Words, time_ms
 from .errors import CommandError
 from .record_commands import check_ttl
 
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 
 _OBJECT_CHARS = 500
 _ASCII_PUNCTUATION = frozenset(string.punctuation)
+
+
+class Stood(NamedTuple):
+    """What IMPORT says of a fact that stood elsewhere: `invalid_at` is NEVER, `superseded_by` b"" for none."""
+
+    created_at: int
+    invalid_at: int
+    superseded_by: bytes
 
 
 @dataclass(slots=True)
@@ -44,6 +53,8 @@ class FactDraft:
     meta: list[bytes] = field(default_factory=list)
     tags: tuple[bytes, ...] | None = None
     ttl_s: int = 0
+    stood: Stood | None = None
+    is_restated: bool = False  # known once it is stated
 
 
 def read_fact(words: Words, config: Config, now: int) -> FactDraft:
@@ -62,8 +73,13 @@ def read_fact(words: Words, config: Config, now: int) -> FactDraft:
     while words:
         _read_option(words, draft, limit)
     check_times(draft, now)
+    # An entity's name is lower-cased, which may make it longer.
+    if draft.type and characters(entity_name(draft.object)) > _OBJECT_CHARS:
+        raise CommandError(f"object exceeds {_OBJECT_CHARS} characters")
     if draft.entity_vector is not None and not draft.type:
         raise CommandError("ENTITYVEC needs TYPE")
+    if draft.stood is not None and draft.id is None:
+        raise CommandError("IMPORT needs ID")
     return draft
 
 
@@ -72,7 +88,7 @@ def _read_option(words: Words, draft: FactDraft, max_bytes: int) -> None:
     if option == b"TYPE":
         draft.type = type_named(words.next())
     elif option == b"CONFIDENCE":
-        draft.confidence = words.weight()
+        draft.confidence = words.weight() + 0.0  # never -0
         if not 0 <= draft.confidence <= 1:
             raise CommandError("CONFIDENCE must be between 0 and 1")
     elif option == b"QUOTE":
@@ -104,6 +120,9 @@ def _read_option(words: Words, draft: FactDraft, max_bytes: int) -> None:
         if draft.ttl_s <= 0:
             raise CommandError("TTL must be positive")
         check_ttl(draft.ttl_s)
+    elif option == b"IMPORT":
+        created_at, invalid_at = words.time(), words.next()
+        draft.stood = Stood(created_at, time_ms(invalid_at) if invalid_at else NEVER, words.next())
     else:
         raise words.unexpected()
 

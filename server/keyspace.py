@@ -107,6 +107,18 @@ class Keyspace:
             self._changed(key, memory)
             for record_id in gone:
                 self.announce(key, b"expire " + record_id)
+        elif memory.wants_compaction:  # versions went that history held
+            self.compactable(memory)
+
+    def prune(self, key: bytes, now: int) -> None:
+        """Drop from the memory at `key` what is due and what its history holds no more, so that no file and no payload
+        has it."""
+        memory = self.memories[key]
+        if memory.next_deadline <= now:
+            self._expire_records(key, memory, now)
+        memory.prune(now)
+        if memory.wants_compaction:
+            self.compactable(memory)
 
     def _watch_deadline(self, key: bytes, memory: Memory) -> None:
         memory.watched_deadline = memory.next_deadline
@@ -243,6 +255,7 @@ class Keyspace:
         loaded = entry.loaded if entry.loaded is not None else load(entry.payload)
         memory = loaded.attach(self.vocabulary)
         memory.expire(entry.at)  # what was due before it came here is not announced: nobody here has seen it
+        memory.settle(entry.at)
         self._set(entry.key, memory)
         self._inherit(entry.key, memory, entry.deadline or None)
 

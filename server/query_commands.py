@@ -13,13 +13,13 @@ import numpy as np
 from ..index import cascade
 from ..index.errors import BadMemory
 from ..index.filters import Clause
+from ..index.matches import Plan
 from ..index.memory import NEVER, Memory
 from ..index.query import Hit, Query, Result
-from ..index.ranking import Plan
 from ..index.settings import FUSIONS
 from ..index.side import KNOWN_TO
 from ..index.view import View, matching
-from .arguments import Words
+from .arguments import Floats, Words
 from .cascade import CASCADE_OPTIONS, CASCADE_USAGE, Cascade, covered
 from .commands import command
 from .embedded import read_with_vector, widened
@@ -153,17 +153,25 @@ def _fused(option: bytes, words: Words, query: Query) -> bool:
     return True
 
 
+def fit_to_memory(memory: Memory, text: bytes | None, vector: Floats | None) -> Floats | None:
+    """The query's vector as the memory compares it; raises BadMemory where it compares no vectors, or no text."""
+    settings = memory.settings
+    if vector is not None:
+        vector = check_vector(vector, settings)
+    if text is not None and not settings.has_text:
+        raise BadMemory("this memory index does not index text; create it with MODE SEARCH or MODE HYBRID")
+    return vector
+
+
 def _prepare(query: Query, memory: Memory) -> None:
     """Fit the query to the memory; raises BadMemory."""
     settings = memory.settings
-    if query.vector is not None:
-        query.vector = check_vector(query.vector, settings)
+    embeds = settings.embedder and not query.no_embed and not query.tier and not settings.has_text
+    # Where words are not indexed, the embedder makes a vector of them, and LIKE reads the texts.
+    text = None if embeds or query.tier == "like" else query.text
+    query.vector = fit_to_memory(memory, text, query.vector)
     if query.tier:
         query.vector = None
-    elif query.text is not None and not settings.has_text and settings.embedder and not query.no_embed:
-        return  # by the vector that the embedder makes of it
-    if query.text is not None and not settings.has_text and query.tier != "like":
-        raise BadMemory("this memory index does not index text; create it with MODE SEARCH or MODE HYBRID")
 
 
 def _answer(

@@ -114,7 +114,7 @@ def read_draft(words: Words, config: Config, stop: bytes = b"") -> Draft:
         elif option == b"TAGS":
             draft.tags = tuple(dict.fromkeys(words.counted()))
         elif option == b"IMPORTANCE":
-            draft.importance = words.weight()
+            draft.importance = words.weight() + 0.0  # never -0
             if not 0 <= draft.importance <= 1:
                 raise CommandError("IMPORTANCE must be between 0 and 1")
         elif option == b"TTL":
@@ -463,7 +463,7 @@ def _in_record(number: int, step: Callable[[], Any]) -> Any:
         "NOTEXT: leave the text out",
         "WITHMETA: with the metadata",
         "WITHVEC [FLOATS]: with the stored vector, as float32 bytes or as numbers",
-        "WITHFACT: of a fact, with the map that MEM.FACTS shows, whether or not it is valid",
+        "WITHFACT: of a fact, with the map that MEM.FACTS shows, whether or not it is valid; pin, 1, of what has a PIN",
     ),
 )
 def get(ctx: Client, args: list[bytes]) -> Any:
@@ -484,6 +484,8 @@ def get(ctx: Client, args: list[bytes]) -> Any:
         shown = record_map(view, slot, flags)
         if with_fact and view.kind(slot) == FACT:
             shown["fact"] = fact_map(view, slot)
+        if with_fact and view.side is not None and view.extra(slot).flags & PIN:
+            shown["pin"] = 1
         return shown
 
     key, name = args[0], args[1]

@@ -27,6 +27,7 @@ from .connection import Connection
 from .embedding import Embedding
 from .files import Files
 from .incr import LogDamaged
+from .inference import Inference
 from .keyspace import Keyspace
 from .log import VERBOSE
 from .log_load import open_log
@@ -69,6 +70,7 @@ class Server:
         self.embedding = Embedding(config, self.loop, config["dir"] if config["appendonly"] else None, clock)
         self.backfill = Backfill(self)
         self.audit = Audit(config, self._owner)
+        self.inference = Inference(config, self.loop)
         self.clients: dict[int, Client] = {}
         self.next_client_id = 1
         self.ports: list[tuple[str, int]] = []
@@ -221,17 +223,20 @@ class Server:
         """Load the log and listen. Raises LogDamaged, OSError."""
         config = self.config
         if config["appendonly"]:
-            file_log = open_log(
-                self.files,
-                config["dir"],
-                os.path.join(config["dir"], config["appenddirname"]),
-                config["appendfilename"],
-                self.keyspace,
-                self.loop,
-                policy=config["appendfsync"],
-                cut_tail=config["aof-load-truncated"],
-            )
-            self.log = file_log
+            gc.disable()  # loading makes millions of objects and no garbage
+            try:
+                self.log = file_log = open_log(
+                    self.files,
+                    config["dir"],
+                    os.path.join(config["dir"], config["appenddirname"]),
+                    config["appendfilename"],
+                    self.keyspace,
+                    self.loop,
+                    policy=config["appendfsync"],
+                    cut_tail=config["aof-load-truncated"],
+                )
+            finally:
+                gc.enable()
             self.rewriter = Rewriter(self, file_log)
             config.on_change("appendfsync", file_log.set_policy)
         self.audit.open()
@@ -326,6 +331,7 @@ class Server:
             self._backfilling.cancel()
         await self.embedding.close()
         self.audit.close()
+        await self.inference.close()
         await self.log.close()
         for client in list(self.clients.values()):
             client.connection.drain()

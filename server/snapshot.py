@@ -5,8 +5,8 @@ microseconds) by whichever comes first: the walk, some hundred keys per turn of 
 (`Keyspace.before_change`). A frozen memory is immutable, so a thread may write it.
 
 Expiry is no change here: what has passed its deadline is gone for every later moment as well, and no entry logged since
-can be about it, so a memory that lost expired records before it was frozen is the same to a reader of the base. The
-walk itself drops what is due, so that no file holds it after a rewrite.
+can be about it, so a memory that lost expired records before it was frozen is the same to a reader of the base. What is
+due is dropped before a memory is frozen, so that no file holds it after a rewrite.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Snapshot:
         left = self._left
         while left and count > 0:
             key = next(iter(left))
-            self._keyspace.get(key, self._now)  # what has expired goes, so that it is in no file
-            self._freeze(key)
+            self._keyspace.get(key, self._now)  # an expired key goes, so that it is in no file
+            self._freeze(key, self._now)
             count -= 1
         if not left:
             self._keyspace.before_change = None
@@ -53,16 +53,17 @@ class Snapshot:
 
     def before(self, entry: Entry) -> None:
         """An entry is about to apply."""
+        # Not what expires after the time of the entry, which may be about it.
+        at = min(self._now, getattr(entry, "at", self._now))
         for key in _changes(entry, self._left):
             if key in self._left:
-                self._freeze(key)
+                self._freeze(key, at)
 
-    def _freeze(self, key: bytes) -> None:
+    def _freeze(self, key: bytes, now: int) -> None:
         place = self._left.pop(key)
         memory = self._keyspace.memories.get(key)
         if memory is not None:  # else its key has expired
-            if memory.past is not None or memory.old_settings:
-                memory.prune(self._now)  # no file holds versions that history does not
+            self._keyspace.prune(key, now)
             self._frozen[place] = freeze(key, memory, self._keyspace.deadlines.get(key, 0), self._now)
 
 
@@ -75,5 +76,3 @@ def _changes(entry: Entry, left: Iterable[bytes]) -> Iterable[bytes]:
     if isinstance(entry, Rename | Copy):
         return entry.key, entry.to
     return (entry.key,)
-
-

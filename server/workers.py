@@ -13,9 +13,9 @@ from asyncio import Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..index.matches import Plan
 from ..index.memory import Compaction, Memory, run, run_together
 from ..index.query import Result
-from ..index.ranking import Plan
 from ..protocol.encoder import encode
 from ..protocol.reply import Encoded
 

@@ -1,59 +1,54 @@
-"""An embedder for tests: unit vectors that depend on the text and the model alone, and that can be taken down."""
+"""An embedder that a test holds: what it was asked, when it answers, and how it fails.
+
+fake = FakeEmbedder()
+monkeypatch.setattr("recalld.server.embedding.make", fake.make)      every model is made by it from now on
+"""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from typing import Any
 
 import numpy as np
-import pytest
-from recalld.server import embedding
-from recalld.server.embedder import EmbedderError, Floats, Model
+import numpy.typing as npt
+from recalld.server.config import Config
+from recalld.server.embedding import EmbedderError, Model
+
+PATIENCE_S = 60.0
 
 
-class Provider:
-    """What stands behind every model of EMBEDDER openai while it is installed.
+class FakeEmbedder:
+    """Vectors that depend on text and model alone."""
 
-    `down`: every batch fails. `refuses`: texts it has no vector for. `gate`: cleared, batches wait for it.
-    """
+    batch_texts = 32
+    batch_bytes = 16_384
 
-    batch_texts = 64
-    batch_bytes = 1 << 20
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.down = False
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.fails: Exception | None = None
         self.refuses: set[str] = set()
-        self.gate = threading.Event()
+        self.gate = threading.Event()  # while it is not set, embed waits in there
+        self.holds: set[str] | None = None  # but only with one of these texts, if there are any
         self.gate.set()
-        self.texts: list[str] = []
-        monkeypatch.setattr(embedding, "make", self._make)
+        self.entered = threading.Semaphore(0)  # released by each call before it waits
+        self.model = Model("local", "fake", 8)
 
-    def _make(self, model: Model, config: Any, closing: threading.Event) -> _Fake:
-        return _Fake(self, model)
+    def make(self, model: Model, config: Config, closing: threading.Event) -> FakeEmbedder:
+        self.model = model
+        return self
 
+    def embed(self, texts: list[str]) -> npt.NDArray[np.float32]:
+        self.calls.append(texts)
+        self.entered.release()
+        if (self.holds is None or self.holds & set(texts)) and not self.gate.wait(PATIENCE_S):
+            raise EmbedderError("the test forgot the gate")
+        if self.fails is not None:
+            raise self.fails
+        rows = [np.full(self.model.dim, np.nan) if text in self.refuses else self.vector(text) for text in texts]
+        return np.array(rows, np.float32)
 
-class _Fake:
-    batch_texts = Provider.batch_texts
-    batch_bytes = Provider.batch_bytes
-
-    def __init__(self, provider: Provider, model: Model) -> None:
-        self._provider = provider
-        self._model = model
-
-    def embed(self, texts: list[str]) -> Floats:
-        provider = self._provider
-        provider.gate.wait(10)
-        if provider.down:
-            raise EmbedderError("openai: connection refused")
-        provider.texts += texts
-        rows = np.stack([vector_of(self._model.name, self._model.dim, text) for text in texts])
-        rows[[text in provider.refuses for text in texts]] = np.nan
-        return rows
-
-
-def vector_of(model: str, dim: int, text: str) -> Floats:
-    """The float32 unit vector (dim,) that the model makes of a text."""
-    seed = int.from_bytes(hashlib.sha256(f"{model}\0{text}".encode("utf-8", "replace")).digest()[:8], "little")
-    row = np.random.default_rng(seed).standard_normal(dim)
-    return np.asarray(row / np.linalg.norm(row), np.float32)
+    def vector(self, text: str) -> npt.NDArray[np.float32]:
+        """The vector of a text."""
+        seed = hashlib.sha256(f"{self.model}{text}".encode()).digest()
+        row = np.random.default_rng(list(seed)).standard_normal(self.model.dim)
+        return np.asarray(row / np.linalg.norm(row), np.float32)

@@ -697,7 +697,7 @@ def test_help(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert str(conf.PATH) in printed
     known: dict[str | None, set[str]] = {None: {*OPTIONS, "version", "help", "name"}}
-    for command in ("export", "import"):
+    for command in ("export", "import", "mcp"):
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         known[command] = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
@@ -707,7 +707,7 @@ def test_help(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check-aof", "--help"]) == 0
     known["check-aof"] = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
     for line in printed.splitlines():
-        shown = re.match(r" +recalld (export|import|check-aof) ", line)
+        shown = re.match(r" +recalld (export|import|check-aof|mcp) ", line)
         assert set(re.findall(r"--([a-z-]+)", line)) <= known[shown[1] if shown else None], line
 
 

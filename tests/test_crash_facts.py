@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -53,20 +54,25 @@ def test_replay_gives_the_state_there_was(groups: tuple[list[list[Entry]], list[
 
 
 def test_cut_at_every_byte(groups: tuple[list[list[Entry]], list[Any]]) -> None:
-    """The state after a number of whole commands, never of half a one."""
+    """The state after a number of whole commands, never of half a one: at each byte of the groups that several entries
+    make (the fact with its entity, the one that supersedes, the merge), and at some of the others."""
     logged, _ = groups
     files = FaultyFiles()
     store = Store(files)
+    tail = f"{FOLDER}/{PREFIX}.1.incr.aof"
+    ends = [len(files.image()[tail])]
     for group in logged:
         store.commit(group)
         store.settle()
+        ends.append(len(files.image()[tail]))
     store.close()
     image = files.image()
-    tail = f"{FOLDER}/{PREFIX}.1.incr.aof"
     data = image[tail]
     seen = []
     rng = Random(1)
-    sizes = [size for size in range(87, len(data)) if size > len(data) - 1500 or rng.random() < 0.2]
+    several = [range(*pair) for pair, group in zip(pairwise(ends), logged, strict=True) if len(group) > 1]
+    assert len(several) == 4
+    sizes = [size for size in range(ends[0], len(data)) if any(size in one for one in several) or rng.random() < 0.1]
     for size in sizes:
         disk = FaultyFiles()
         for path, content in image.items():

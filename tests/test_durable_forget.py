@@ -15,6 +15,10 @@ from durable import DIR, on_loop
 from faulty_files import FaultyFiles
 from harness import HOUR, JUNE, Clock, Running, Wire, Word
 from oracle import blob
+from recalld.index.settings import Settings
+from recalld.server.entries import Create, Put
+from recalld.server.keyspace import Keyspace
+from recalld.server.snapshot import Snapshot
 
 VECTOR = blob([0.123, 0.456, 0.789, 0.321])
 #: What a record of SECRET leaves: text and its words and stems, vector, metadata, tag, id.
@@ -161,6 +165,20 @@ def test_a_rewrite_forgets_what_failed_ones_left() -> None:
                 data = b"".join(files.image().values()).lower()
                 assert [trace for trace in TRACES if trace.lower() in data] == [], (op, nth)
                 wire.close()
+
+
+def test_a_change_during_the_rewrite_brings_nothing_back() -> None:
+    """What has expired is not in the base either where a change to its memory comes before the walk does."""
+    keyspace = Keyspace()
+    keyspace.apply(Create(b"k", Settings(mode="SEARCH"), JUNE))
+    for number, deadline in ((1, JUNE + HOUR), (2, 0)):
+        keyspace.apply(Put(b"k", b"%d" % number, b"t", b"", (), (), 0.5, JUNE, JUNE, deadline, number + 1, 9, JUNE))
+    snapshot = Snapshot(keyspace, JUNE + HOUR)
+    keyspace.apply(Put(b"k", b"3", b"t", b"", (), (), 0.5, JUNE, JUNE, 0, 4, 9, JUNE + HOUR))
+    assert snapshot.walk(9)
+    (frozen,) = snapshot.take()
+    alive = frozen.view.alive()
+    assert [each for slot, each in enumerate(frozen.view.ids[:2]) if alive is None or alive[slot]] == [b"2"]
 
 
 # -- churn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,3 +222,40 @@ def test_touching() -> None:
         facts.remove(record_id, each, NEVER)
     facts.remove(b"6", fact(b"user", b"apple", b"FOOD", b"eats"), NEVER)
     assert (facts._about, facts._typed, facts._said) == ({}, {}, {})
+
+
+def test_a_twin_goes_its_own_way() -> None:
+    entities = Entities()
+    for number in range(20):
+        entities.put(entity(b"e%d" % number, b"ORG", b"alias%d" % number, vector=vector(number, 1)))
+    assert entities.page(b"", 0, 3)[0] == 20
+
+    def told(some: Entities) -> Any:
+        near = some.nearest(np.array([1.0, 0.0]), b"", 50, -1.0)
+        names = [some.names.find(b"e%d alias%d" % (number, number), 9) for number in range(40)]
+        return list(some), some.page(b"", 0, 50), near, names, some.lookup(b"alias3"), some.get(b"e3", b"ORG")
+
+    twin, before = entities.copy(), told(entities)
+    assert told(twin) == before
+    twin.drop(b"e3", b"ORG")
+    twin.put(entity(b"e30", b"FOOD", b"alias3", vector=vector(-1, 0)))
+    twin.put(entity(b"e4", b"ORG", b"other", vector=vector(0, 1)))
+    changed = told(twin)
+    assert told(entities) == before != changed
+    entities.drop(b"e7", b"ORG")
+    entities.put(entity(b"e31", b"ORG", vector=vector(-1, -1)))
+    assert told(twin) == changed
+    assert [each.number for each in twin][-1] == 21
+
+
+def test_who_bears_a_name_stays_so_for_a_reader() -> None:
+    entities = Entities()
+    entities.put(entity(b"a", b"ORG", b"x"))
+    entities.put(entity(b"b", b"ORG"))
+    still = entities.still()
+    before = [still.lookup(name) for name in (b"a", b"b", b"x")]
+    entities.drop(b"a", b"ORG")
+    entities.put(entity(b"b", b"ORG", b"a", b"x"))
+    assert [still.lookup(name) for name in (b"a", b"b", b"x")] == before
+    assert [each.name for each, _ in entities.lookup(b"x")] == [b"b"]
+    assert still.numbered(1) is not None and entities.numbered(1) is None

@@ -69,7 +69,8 @@ class BitemporalOracle:
             since = v.since if v.since > horizon else v.written
             dated = v.valid_at > -NEVER
             known = since <= (k if dated else m) < v.known_to
-            if known and v.valid_at <= t and t < v.valid_until and v.invalid_at > m:
+            ends = v.invalid_at <= (t if v.since > horizon or k >= now else m)
+            if known and v.valid_at <= t and t < v.valid_until and not ends:
                 found.append(v)
         latest = {v.id: v for v in sorted(found, key=lambda v: v.since)}
         return [v for v in found if latest[v.id] is v]

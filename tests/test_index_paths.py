@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from recalld.index import codes, columns, filters, parallel, ranking, rrf
+from recalld.index import codes, columns, filters, matches, parallel, ranking, rrf
 from recalld.index.analyzer import Vocabulary
 from recalld.index.filters import OPERATORS, clause, tag_clauses
 from recalld.index.memory import NEVER, Memory, run, run_together
@@ -118,12 +118,12 @@ def test_large_and_small_paths_agree_to_the_bit(monkeypatch, metric):
     fill(large, 1)
     assert large.table.postings is not None
     expected = answers(large, queries(2, metric))
-    monkeypatch.setattr(ranking, "_GATHER_BELOW", 0)
+    monkeypatch.setattr(matches, "_GATHER_BELOW", 0)
     assert answers(large, queries(2, metric)) == expected
-    monkeypatch.setattr(ranking, "_GATHER_BELOW", 10**9)
+    monkeypatch.setattr(matches, "_GATHER_BELOW", 10**9)
     assert answers(large, queries(2, metric)) == expected
     monkeypatch.setattr(ranking, "_CLOSE_MIN", 0)
-    monkeypatch.setattr(ranking, "PRUNE_MIN", 0)
+    monkeypatch.setattr(matches, "PRUNE_MIN", 0)
     monkeypatch.setattr(codes, "CODES_MIN", 256)
     assert answers(large, queries(2, metric)) == expected
     assert large.table.vectors.codes.n > 0
@@ -179,11 +179,11 @@ def test_the_common_case_agrees_to_the_bit(monkeypatch, counts):
             asked[-1].text = None
     memory_now = 45_000
     with monkeypatch.context() as slow:
-        slow.setattr(ranking, "PRUNE_MIN", 10**9)
+        slow.setattr(matches, "PRUNE_MIN", 10**9)
         slow.setattr(codes, "CODES_MIN", 10**9)
         slow.setattr(ranking.Ranking, "_quick_candidates", lambda self, need: None)
         expected = shown(memory, asked, [run(memory.plan(query, memory_now)) for query in asked])
-    monkeypatch.setattr(ranking, "PRUNE_MIN", 0)
+    monkeypatch.setattr(matches, "PRUNE_MIN", 0)
     monkeypatch.setattr(ranking, "_CLOSE_MIN", 4)
     monkeypatch.setattr(codes, "CODES_MIN", 256)
     monkeypatch.setattr(rrf, "_HEAD_MIN", 16)

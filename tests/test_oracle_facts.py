@@ -164,7 +164,7 @@ class Model:
         superseded_by = "" if clear else old.superseded_by
         if (invalid_at, superseded_by) == (old.invalid_at, old.superseded_by):
             return 0
-        if old.invalid_at <= self.now < invalid_at:
+        if invalid_at > max(self.now, old.invalid_at):
             same = self.same(old, record_id)
             if same is not None:
                 return f"ERR fact '{same.id}' says the same"
@@ -172,7 +172,8 @@ class Model:
         return 1
 
     def _invalidated(self, old: Version, invalid_at: int, superseded_by: str) -> None:
-        since = max(min(invalid_at, self.now), old.written)
+        said = self.now if invalid_at == old.invalid_at else min(invalid_at, self.now)
+        since = max(said, old.written)
         self.begin(replace(old, invalid_at=invalid_at, superseded_by=superseded_by, since=since))
 
     def delete(self, record_id: str) -> None:
@@ -190,7 +191,8 @@ class Model:
             since = each.since if each.since > horizon else each.written
             if not (since <= k < each.known_to and each.valid_at <= t < each.valid_until):
                 continue
-            if each.invalid_at > min(t, k) or invalidated:
+            known = each.since > horizon or k >= self.now
+            if each.invalid_at > (t if known else min(t, k)) or invalidated:
                 found.append(each)
         return sorted(found, key=lambda each: (each.valid_at, each.id))
 

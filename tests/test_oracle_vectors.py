@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import redis.asyncio
 from harness import Running
-from recalld.index import codes, ranking
+from recalld.index import codes, matches, ranking
 from recalld.index.analyzer import Vocabulary
 from recalld.index.memory import NEVER, Memory, run_together
 from recalld.index.query import Query
@@ -79,7 +79,7 @@ def test_the_answer_is_the_oracles(monkeypatch, make, dim, metric):
         query = normalised(vector) if metric == "COSINE" else vector
         asked += [Query(kind="vector", vector=query, top_k=top) for top in (1, 10, 40, ROWS)]
 
-    def answers(plans: list[ranking.Plan]) -> list[list[tuple[bytes, float]]]:
+    def answers(plans: list[matches.Plan]) -> list[list[tuple[bytes, float]]]:
         return [[(memory.table.ids[hit.slot], hit.score) for hit in result.hits] for result in run_together(plans)]
 
     found = answers([memory.plan(query, 9) for query in asked])

@@ -27,10 +27,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_PRODUCT = {"tests", "bench", "docs", "build", "dist", "data"}
+NOT_PRODUCT_EXTRAS = {"test", "bench"}
 
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT: dict[str, Any] = PYPROJECT["project"]
 FOLDERS: dict[str, str] = PYPROJECT["tool"]["setuptools"]["package-dir"]  # recalld.server -> server
+#: What is imported by a name of its own, not by that of the folder above.
+RENAMED = {"recalld.client": "protocol/client"}
 
 
 def is_source(path: Path) -> bool:
@@ -43,11 +46,18 @@ def shipped_files() -> set[str]:
     """Every file of the product folders as installed: recalld/server/aof.py, recalld/conf/recalld.conf, ..."""
     tops = {folder.partition("/")[0] for folder in FOLDERS.values()}
     return {
-        f"recalld/{path.relative_to(ROOT).as_posix()}"
+        installed_as(path.relative_to(ROOT).as_posix())
         for top in tops
         for path in (ROOT / top).rglob("*")
         if is_source(path)
     }
+
+
+def installed_as(file: str) -> str:
+    for name, folder in RENAMED.items():
+        if file.startswith(folder + "/"):
+            return name.replace(".", "/") + file.removeprefix(folder)
+    return f"recalld/{file}"
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -68,9 +78,7 @@ def pip(*args: str | Path, cwd: Path) -> None:
 def test_mapping_lists_each_folder_once() -> None:
     """packages and package-dir name the same packages, each after its folder: recalld.a.b is a/b."""
     assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted(FOLDERS)
-    assert {name: folder.replace("/", ".") for name, folder in FOLDERS.items()} == {
-        name: name.removeprefix("recalld.") for name in FOLDERS
-    }
+    assert {name: name.removeprefix("recalld.").replace(".", "/") for name in FOLDERS} | RENAMED == FOLDERS
 
 
 def test_each_folder_with_code_is_mapped() -> None:
@@ -123,8 +131,13 @@ def test_sdist_has_every_file(sdist: Path) -> None:
     """The sdist holds the product folders whole, and what pyproject.toml refers to."""
     with tarfile.open(sdist) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
-    wanted = {name.removeprefix("recalld/") for name in shipped_files()} | {"pyproject.toml", "README.md", "LICENSE"}
-    assert wanted - names == set()
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for folder in FOLDERS.values()
+        for path in (ROOT / folder).rglob("*")
+        if is_source(path)
+    }
+    assert (sources | {"pyproject.toml", "README.md", "LICENSE"}) - names == set()
 
 
 def test_wheel_has_every_file_and_no_other(wheel: Path) -> None:
@@ -185,12 +198,13 @@ def mypy_cache(config: pytest.Config, spare: Path) -> Path:
 def test_mypy_strict_over_installed_names(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     """mypy --strict passes over all of the product.
 
-    mypy cannot follow the finder of an editable install, so it gets a folder recalld/ with links to the folders.
+    mypy cannot follow the finder of an editable install, so it gets a folder recalld/ with links to the files.
     """
-    tree = tmp_path / "recalld"
-    tree.mkdir()
-    for top in {folder.partition("/")[0] for folder in FOLDERS.values()}:
-        (tree / top).symlink_to(ROOT / top, target_is_directory=True)
+    for name, folder in FOLDERS.items():
+        package = tmp_path.joinpath(*name.split("."))
+        package.mkdir(parents=True)
+        for path in (ROOT / folder).glob("*.py"):
+            (package / path.name).symlink_to(path)
     cache = mypy_cache(pytestconfig, tmp_path / "cache")
     options = ("--strict", "--config-file", ROOT / "pyproject.toml", "--cache-dir", cache, "--no-color-output")
     said = run(sys.executable, "-m", "mypy", *options, "-p", "recalld", cwd=tmp_path)
@@ -225,9 +239,10 @@ def imported(folders: Sequence[str]) -> set[str]:
 
 
 def test_product_imports_only_what_it_declares() -> None:
-    """What happens to be in a developer's venv through the test extra is no dependency of the server."""
+    """What happens to be in a developer's venv through the test extra is no dependency of the product or its extras."""
     providers = importlib.metadata.packages_distributions()
-    declared = {distribution(requirement).lower() for requirement in PROJECT["dependencies"]}
+    extras = [needs for name, needs in PROJECT["optional-dependencies"].items() if name not in NOT_PRODUCT_EXTRAS]
+    declared = {distribution(requirement).lower() for requirement in sum(extras, PROJECT["dependencies"])}
     undeclared = {
         name
         for name in imported(sorted(FOLDERS.values()))

@@ -19,7 +19,8 @@ import pytest
 from harness import HOUR, JUNE, SECOND, Clock, Process, Running, Wire, flat_pairs
 from hypothesis import given
 from hypothesis import strategies as st
-from recalld.server import cli, portable
+from recalld.server import cli, portable, portable_export
+from recalld.server.link import Failed, Link
 
 
 def export(server: Running, path: Path, *words: str) -> int:
@@ -179,23 +180,6 @@ def test_only_keys_that_match(server: Running, tmp_path: Path) -> None:
     assert keys == [None, "user:1", "user:2", None]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("MEM.FACT", "k", "user", "likes", "tea"),
-        ("MEM.ADD", "k", "TEXT", "we met", "KIND", "episode"),
-        ("MEM.ADD", "k", "TEXT", "on leave", "VALIDUNTIL", JUNE + HOUR),
-    ],
-)
-def test_what_the_lines_cannot_say_is_refused(server: Running, tmp_path: Path, words: tuple[Any, ...]) -> None:
-    """A fact is not exported as if it were a note."""
-    wire = server.wire()
-    wire("MEM.CREATE", "k", "MODE", "SEARCH")
-    wire(*words)
-    assert export(server, tmp_path / "out") == 1
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_lines_are_as_documented(server: Running, tmp_path: Path) -> None:
     """One JSON object per line; what is no UTF-8 is base64, and what a record lacks is left out."""
     wire = server.wire()
@@ -206,7 +190,7 @@ def test_the_lines_are_as_documented(server: Running, tmp_path: Path) -> None:
     assert export(server, tmp_path / "out") == 0
     lines = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
     assert lines == [
-        {"recalld": 1},
+        {"recalld": 2},
         {
             "memory": "kö",
             "settings": {
@@ -350,14 +334,14 @@ def test_a_race_is_run_again(server: Running, exported: Path, monkeypatch: pytes
     """A record written between the look and the write is seen by a second look."""
     wire = server.wire()
     wire("MEM.DEL", "k", 1, 2)
-    together, races = portable.Link.together, iter([True, True])
+    together, races = Link.together, iter([True, True])
 
-    def raced(link: portable.Link, commands: Any) -> Any:
+    def raced(link: Link, commands: Any) -> Any:
         if next(races, False):
             wire("MEM.ADD", "k", "ID", 1, "TEXT", "newer", "AT", JUNE + 9)
         return together(link, commands)
 
-    monkeypatch.setattr(portable.Link, "together", raced)
+    monkeypatch.setattr(Link, "together", raced)
     assert import_(server, exported) == 0
     assert {record[b"id"]: record[b"text"] for record in maps(wire, "k")} == {b"1": b"newer", b"2": b"two"}
 
@@ -374,7 +358,7 @@ BAD: dict[str, tuple[str | bytes | dict[str, Any], str]] = {
     "a field twice": ('{"id": "3", "id": "4"}', "an object names a field twice"),
     "NaN": ('{"importance": NaN}', "NaN is no JSON number"),
     "brackets": ("[" * 100_000, "not JSON that anybody exported"),
-    "an unknown field": (GOOD | {"kind": "fact"}, "a field that this version does not know: kind"),
+    "an unknown field": (GOOD | {"mood": "fact"}, "a field that this version does not know: mood"),
     "no id": ({"text": "x"}, "no id"),
     "no text": ({"id": "x"}, "no text"),
     "no time": ({"id": "3", "text": "three"}, "no created_at"),
@@ -415,8 +399,7 @@ def test_a_bad_line_is_named(
     capsys.readouterr()
     assert import_(server, exported) == 1
     said = capsys.readouterr().err
-    assert re.fullmatch(f"recalld import: line 5: {reason}\nimported before that: 1 memory, [02] records\n", said), said
-    assert "2 records" in said or what == "too long a text"
+    assert re.fullmatch(f"recalld import: line 5: {reason}\nimported before that: 1 memory, 2 records\n", said), said
     assert wire("MEM.CARD", "k") == 2
 
 
@@ -438,8 +421,9 @@ def test_a_torn_file_is_named(server: Running, exported: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("first", "reason"),
     [
-        (b'{"recalld": 2}', "line 1: an export of format 2; this recalld reads format 1"),
-        (b'{"memory": "k"}', 'line 1: not a recalld export: the first line is {"recalld": 1}'),
+        (b'{"recalld": 3}', "line 1: an export of format 3; this recalld reads formats 1 to 2"),
+        (b'{"recalld": 0}', "line 1: an export of format 0; this recalld reads formats 1 to 2"),
+        (b'{"memory": "k"}', 'line 1: not a recalld export: the first line is {"recalld": 2}'),
         (b'{"recalld": 1}\n{"id": "1", "text": ""}', "line 2: a record before the first memory"),
         (b'{"recalld": 1}\n{"end": {"memories": 0, "records": 0}}\n{}', "line 3: more behind the last line"),
     ],
@@ -480,10 +464,10 @@ def test_a_failed_export_leaves_the_old_file(server: Running, tmp_path: Path, mo
     server.wire()("MEM.CREATE", "k", "MODE", "SEARCH")
     (tmp_path / "out").write_bytes(b"old")
 
-    def fails(link: portable.Link, key: bytes) -> Any:
-        raise portable.Failed("pulled the plug")
+    def fails(link: Link, key: bytes) -> Any:
+        raise Failed("pulled the plug")
 
-    monkeypatch.setattr(portable, "_records", fails)
+    monkeypatch.setattr(portable_export, "_records", fails)
     assert export(server, tmp_path / "out") == 1
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("out", b"old")]
 

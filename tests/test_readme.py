@@ -41,10 +41,11 @@ def test_the_tour_with_redis_cli():
             assert steady(printed.rstrip()) == steady(expected.rstrip()), words
 
 
-def test_the_tour_with_redis_py():
-    """The program prints what the README says."""
-    (program,) = blocks("python")
-    expected = README.split("prints\n\n```\n")[1].split("\n```")[0]
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_the_programs(number):
+    """Each program prints what the README says behind it."""
+    program = blocks("python")[number]
+    expected = README.split(program)[1].split("prints\n\n```\n")[1].split("\n```")[0]
     with Running() as server:
         program = program.replace("port=7171", f"port={server.port}")
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -36,3 +36,49 @@ def test_all_of_it_travels(server: Running, clock: Clock, history: object) -> No
     assert memory.past is not None and memory.entities is not None
     clock.advance(5 * DAY)
     assert wire.raw("MEM.FACTS", "twin") == wire.raw("MEM.FACTS", "k")
+
+
+def test_a_history_longer_than_all_time(server: Running) -> None:
+    """Where it reaches back before any time that can be said, the memory can be restored all the same."""
+    wire = server.wire(3)
+    wire("MEM.CREATE", "k", "MODE", "SEARCH", "HISTORY", 10**15)
+    wire("MEM.CONFIG", "k", "HALFLIFE", 1)
+    payload = wire("DUMP", "k")
+    wire("RESTORE", "twin", 0, payload)
+    assert wire("DUMP", "twin") == payload
+
+
+def test_settings_changed_with_the_clock_set_back(server: Running, clock: Clock) -> None:
+    wire = server.wire(3)
+    wire("MEM.CREATE", "k", "MODE", "SEARCH", "HISTORY", "ALL")
+    wire("MEM.CONFIG", "k", "HALFLIFE", 1)
+    clock.advance(-DAY)
+    wire("MEM.CONFIG", "k", "HALFLIFE", 2)
+    payload = wire("DUMP", "k")
+    wire("RESTORE", "twin", 0, payload)
+    assert wire("DUMP", "twin") == payload
+
+
+def test_two_facts_never_say_the_same_for_ever(server: Running) -> None:
+    """One that is superseded from some day on by one that says the same cannot be cleared: RESTORE refuses two."""
+    wire = server.wire(3)
+    wire("MEM.CREATE", "k", "MODE", "SEARCH")
+    wire("MEM.FACT", "k", "ann", "likes", "bread", "ID", "1")
+    wire("MEM.FACT", "k", "ann", "likes", "bread", "ID", "2", "SUPERSEDES", "1", "AT", JUNE + DAY)
+    assert wire.error("MEM.INVALIDATE", "k", "1", "CLEAR") == "ERR fact '2' says the same"
+    assert wire("RESTORE", "twin", 0, wire("DUMP", "k")) == "OK"
+
+
+def test_what_crossed_since_the_last_write_stays_in_its_place(server: Running, clock: Clock) -> None:
+    """A payload has the rows in the order that they have here, whatever crossed over, and when."""
+    wire = server.wire(3)
+    wire("MEM.CREATE", "k", "MODE", "SEARCH")
+    for number in (1, 2, 3):
+        wire("MEM.FACT", "k", "ann", "likes", f"b{number}", "VALIDUNTIL", JUNE + (4 - number) * 1000)
+    clock.advance(2500)
+    payload = wire("DUMP", "k")
+    clock.advance(100)
+    wire("RESTORE", "twin", 0, payload)
+    assert wire("DUMP", "twin") == payload
+    clock.advance(DAY)
+    assert wire("DUMP", "twin") == wire("DUMP", "k")
