@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from recalld.client import Memory
+from ..client import Memory, NewRecord
 
 DOCS = Path(__file__).resolve().parent.parent
 QUESTIONS = (
@@ -69,7 +69,7 @@ def main() -> int:
         try:
             memory = Memory(f"redis://127.0.0.1:{port}", "docs")
             memory.create(embedder="local")
-            records = [
+            records: list[NewRecord] = [
                 {"text": text, "meta": {"file": path.name, "heading": heading}}
                 for path in files
                 for heading, text in passages(path)
@@ -85,8 +85,10 @@ def main() -> int:
                 hit = memory.query(question, top_k=1, with_meta=True, weights=(0.35, 0.5, 0, 0))[0]
                 took = (time.perf_counter() - began) * 1e3
                 print(f"? {question}    ({took:.0f} ms)")
-                print(f"  {hit.meta['file']}, {hit.meta['heading']}:")
-                print(textwrap.fill(hit.text[:300], 110, initial_indent="  | ", subsequent_indent="  | ") + "\n")
+                about = hit.meta or {}
+                print(f"  {about.get('file')}, {about.get('heading')}:")
+                text = textwrap.fill((hit.text or "")[:300], 110, initial_indent="  | ", subsequent_indent="  | ")
+                print(f"{text}\n")
         finally:
             process.terminate()
             process.wait(10)

@@ -112,6 +112,9 @@ def about_line(about: About) -> bytes:
         "k1": settings.k1,
         "b": settings.b,
     }
+    shown |= {"embedder": settings.embedder, "model": settings.model} if settings.model or settings.embedder else {}
+    if settings.tagboost:
+        shown["tagboost"] = settings.tagboost
     if settings.history:
         shown["history"] = "ALL" if settings.history == ALL else settings.history
     return line_of(
@@ -280,6 +283,9 @@ def read_settings(shown: dict[str, Any]) -> Settings:
         fields["half_life"] = fields.pop("halflife")
     if fields.get("history") == "ALL":
         fields["history"] = ALL
+    if fields.get("embedder") == "NONE":
+        fields["embedder"] = ""
+    fields.pop("next", None)  # a change of model that is under way is the server's
     try:
         return settings_of(fields)
     except PayloadDamaged as error:
@@ -409,7 +415,7 @@ def _meta(value: Any) -> tuple[tuple[bytes, bytes], ...]:
 
 def _vector(value: Any, settings: Settings) -> bytes:
     if value is None:
-        if settings.mode == "VECTOR":
+        if settings.mode == "VECTOR" and not settings.model:
             raise BadLine("no vector, which a memory of mode VECTOR needs")
         return b""
     if not settings.has_vectors:

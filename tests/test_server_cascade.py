@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from durable import on_loop
-from fake_embedder import Provider, vector_of
+from fake_provider import Provider, vector_of
 from harness import JUNE, PATIENCE_S, SECOND, Agent, Clock, Running, Wire, WireError, Word, flat_pairs
 from recalld.server import cascade, workers
 from recalld.server.paths import KeyPaths, ancestors

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from fake_embedder import Provider
+from fake_provider import Provider
 from harness import DAY, JUNE, Clock, Running, Wire
 from oracle import blob
 from recalld.index import memory, texts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_embedder import Provider, vector_of
+from fake_provider import Provider, vector_of
 from harness import Clock, Running, Wire, flat_pairs
 
 TEXTS = [f"text number {number}" for number in range(20)]
