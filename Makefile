@@ -16,11 +16,12 @@ HERE := $(shell test "$$(cat $(VENV)/made-at 2>/dev/null)" = "$(CURDIR)" && echo
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help serve test lint clean FORCE
+.PHONY: help serve test fuzz lint clean FORCE
 
 help:
 	@echo 'make serve [ARGS="--port 7000"]            start the server, its append-only file in ./data'
 	@echo 'make test  [PYTEST_ARGS="-k protocol -x"]  ruff, mypy --strict and every test, as CI does'
+	@echo 'make fuzz ARGS="all -max_total_time=60"     fuzz the targets of tests/fuzz, or one of them by name'
 	@echo 'make lint                                  ruff and mypy --strict alone'
 	@echo 'make clean                                 remove what was built and installed here, .venv too; data stays'
 
@@ -32,6 +33,10 @@ serve: $(VENV)/serve.stamp
 test: $(VENV)/test.stamp
 	$(VPY) -m ruff check .
 	$(VPY) -m pytest $(PYTEST_ARGS)
+
+# New inputs are kept in build/fuzz; a crash leaves its input here.
+fuzz: $(VENV)/test.stamp
+	$(VPY) tests/fuzz/run.py $(ARGS)
 
 lint: $(VENV)/test.stamp
 	$(VPY) -m ruff check .

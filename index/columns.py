@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from copy import copy
 from sys import getsizeof
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from .settings import Settings
 from .side import KNOWN_TO, Extra, Fact, Side, extra_at
 from .side import NEVER as NEVER
 from .vectors import VectorTable
+
+if TYPE_CHECKING:
+    from .retention import Uses
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -76,6 +79,7 @@ class Table:
         "tags",
         "texts",
         "total_len",
+        "uses",
         "vectors",
         "versions",
         "wide",
@@ -94,6 +98,7 @@ class Table:
         self.metas: list[tuple[bytes, ...]] = []  # field, value, field, value, ..
         self.tags: list[tuple[bytes, ...]] = []
         self.by_id: dict[bytes, int] = {}  # the current rows
+        self.uses: Uses | None = None  # how often queries returned the rows, where that is counted
         self.side: Side | None = None  # of all rows, once one has anything to put there (`need_side`)
         # By id, the live rows that are current no more, by KNOWN_TO ascending: they are appended so (memory.py).
         self.versions: dict[bytes, dict[int, None]] = {}
@@ -327,6 +332,7 @@ class Table:
         twin = Table.__new__(Table)
         side = self.side
         twin.side = None if side is None else side.taken(keep)
+        twin.uses = None if self.uses is None else self.uses.taken(keep)
         twin.indexed = self.indexed
         twin.n = twin.live = len(slots)
         twin.sequence = 0
@@ -448,7 +454,7 @@ class Table:
 
     def nbytes(self) -> int:
         """Bytes of the arrays and of the Python objects they refer to, estimated."""
-        held = (self.vectors, self.postings, self._estimates, self.side)
+        held = (self.vectors, self.postings, self._estimates, self.side, self.uses)
         parts = [part.nbytes() for part in held if part is not None]
         words = int(self.narrow[TERMS_END, self.n - 1]) if self.n else 0
         arrays = used_bytes(self.wide, self.n * 48) + used_bytes(self.narrow, self.n * 12)

@@ -28,8 +28,11 @@ def complete(ranking: Ranking, hits: list[Hit]) -> None:
     sims = ranking.similarity(places)
     ranks = rrf.exact_ranks(ranking, places, sims, weighed=False)
     _, scaled = ranking.linear(places, sims, ranking.recency(places))
+    terms = _term_parts(ranking, [hit.slot for hit in hits])
     for at, hit in enumerate(hits):
         hit.explain = _explanation(ranking, hit, at, scaled, ranks)
+        hit.explain["terms"] = terms[hit.slot]
+        hit.explain["tier"] = ranking.tier()
 
 
 def explain_one(ranking: Ranking, result: Result, places: Int64s | None) -> None:
@@ -108,29 +111,29 @@ def _explanation(
     boost = None if ranking.words is None else ranking.words.boost
     if boost is not None and boost[hit.slot] and "keyword" in parts:
         parts["keyword"]["tagboost"] = float(boost[hit.slot])
-    parts["terms"] = _term_parts(ranking, hit.slot)
-    parts["tier"] = ranking.tier()
     return parts
 
 
-def _term_parts(ranking: Ranking, slot: int) -> list[dict[str, Any]]:
+def _term_parts(ranking: Ranking, slots: list[int]) -> dict[int, list[dict[str, Any]]]:
+    """Each record's words that the query has, and what they add."""
+    # Word by word for all records at once: record by record, a thousand words of a thousand hits took 20 s.
+    found: dict[int, list[dict[str, Any]]] = {slot: [] for slot in slots}
     words = ranking.words
     if words is None:
-        return []
-    found = []
-    slots = np.array([slot])
+        return found
+    wanted = np.array(sorted(found))
     for term in words.terms:
+        idf = bm25.idf(ranking.view.live, term.df)
         for data in term.lists:
-            at = int(np.searchsorted(data, slot << 16))
-            if at == len(data) or data[at] >> 16 != slot:
+            at = np.searchsorted(data, (wanted << 16).astype(data.dtype))
+            inside = at < len(data)
+            at, there = at[inside], wanted[inside]
+            has = data[at] >> 16 == there
+            halves, there = data[at[has]] & 0xFFFF, there[has]
+            if not len(there):
                 continue
-            halves = data[at : at + 1] & 0xFFFF
-            found.append(
-                {
-                    "term": term.term,
-                    "idf": bm25.idf(ranking.view.live, term.df),
-                    "tf": int(halves[0]) * 0.5,
-                    "part": float(words.parts(term, slots, halves)[0]),
-                }
-            )
+            for slot, half, part in zip(there, halves, words.parts(term, there, halves), strict=True):
+                found[int(slot)].append(
+                    {"term": term.term, "idf": idf, "tf": int(half) * 0.5, "part": float(part)}
+                )
     return found

@@ -13,10 +13,11 @@ Rule 3: expired and forgotten means every version. A record has one deadline, it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from sys import getsizeof
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from .matches import Plan
 from .moment import Moment
 from .postings import PostingList
 from .query import Query
+from .retention import Parts, Picks, Place, Uses, all_record_bytes, parts, record_bytes
 from .settings import ALL, Settings
 from .side import FACT, FLAGS, KIND, KNOWN_TO, NEVER, Extra, Fact
 from .texts import STEP_BYTES, STEP_RECORDS, Contents, TextIndex, Wordings
@@ -60,8 +62,10 @@ class Memory:
 
     __slots__ = (
         "_analyzer",
+        "_bytes",
         "_due",
         "_expired",
+        "_picks",
         "_prune_at",
         "_turns",
         "created_at",
@@ -72,10 +76,13 @@ class Memory:
         "next_id",
         "old_settings",
         "past",
+        "queries",
         "settings",
         "table",
         "texts",
         "updated_at",
+        "use_count",
+        "used_at",
         "vocabulary",
         "watched_deadline",
     )
@@ -87,13 +94,18 @@ class Memory:
         self.updated_at = at
         self.next_id = 1  # the counter behind automatic ids
         self.next_deadline = NEVER
+        self.used_at = 0  # the server's (eviction.py): when a command used it, unix ms, and how many did, faded to then
+        self.use_count = 0.0
         self.watched_deadline = NEVER  # the keyspace's: the next_deadline of which it knows
+        self.queries: Any = None  # the server's: what it counts of them
         self.table = Table(settings)
         self._analyzer: Analyzer | None = analyzer_for(settings.lang, vocabulary) if settings.has_text else None
         # Heaps. Rows whose record changed since are skipped.
         self._due: list[tuple[int, bytes, int]] = []  # deadline, id, serial
         self._turns: list[tuple[int, bytes]] = []  # when a record may have to cross over
         self._prune_at = NEVER
+        self._picks: Picks | None = None
+        self._bytes = -1  # of the current records; -1: nobody has asked since they were loaded
         self._expired: dict[bytes, None] = {}
         self.past: Table | None = None
         self.facts: FactIndex | None = None
@@ -116,6 +128,33 @@ class Memory:
     def held(self) -> int:
         """How many current records there are, valid or not."""
         return self.table.live if self.past is None else self.table.live + len(self.past.by_id)
+
+    @property
+    def record_bytes(self) -> int:
+        """What the current records, valid or not, count for MAXBYTES (retention.py)."""
+        if self._bytes < 0:
+            self._bytes = sum(all_record_bytes(table, self.settings.dim) for table in self._tables())
+        return self._bytes
+
+    def bytes_of(self, record_id: bytes) -> int:
+        """What a record counts of them, 0 where there is none."""
+        found = self._find(record_id)
+        return 0 if found is None else self._bytes_of(*found)
+
+    def _bytes_of(self, table: Table, slot: int) -> int:
+        vector_bytes = 4 * self.settings.dim if table.narrow[VROW, slot] >= 0 else 0
+        fact = table.fact(slot)
+        return record_bytes(table.ids[slot], table.texts[slot], vector_bytes, table.metas[slot], table.tags[slot], fact)
+
+    def least(self, now: int) -> Iterator[Place]:
+        """The current records without a PIN by ascending retention; the memory must not change meanwhile."""
+        if self._picks is None:
+            self._picks = Picks()
+        return self._picks.walk(self._tables(), self.settings.half_life * 1000.0, now)
+
+    def retention(self, place: Place, now: int) -> Parts:
+        """What a record is worth keeping, as of `now`."""
+        return parts(place.table, place.slot, now, self.settings.half_life * 1000.0)
 
     def slot(self, record_id: bytes) -> int | None:
         """The slot in `table` of the record `record_id`."""
@@ -306,6 +345,18 @@ class Memory:
 
     # -- changing; `at` is the time of the write
 
+    def returned(self, ids: Iterable[bytes], now: int) -> None:
+        """A query returned these records; those that are there are worth more for it where records are evicted."""
+        if not self.settings.has_limit:
+            return
+        for record_id in ids:
+            found = self._find(record_id)
+            if found is not None:
+                table, slot = found
+                if table.uses is None:
+                    table.uses = Uses(table.n)
+                table.uses.add(slot, now, self.settings.half_life * 1000.0)
+
     def put(
         self,
         record_id: bytes,
@@ -402,6 +453,7 @@ class Memory:
         ]
         for table in self._tables():
             self._swap(table, table.without_vectors(settings))
+        self._bytes = -1
         for entity in [] if self.entities is None else [each for each in self.entities if each.vector]:
             self.put_entity(entity._replace(vector=b""), at)
         self._changed(at)
@@ -601,6 +653,8 @@ class Memory:
 
     def _unlink(self, table: Table, slot: int) -> None:
         """The current row at `slot` is about to go."""
+        if self._bytes >= 0:
+            self._bytes -= self._bytes_of(table, slot)
         extra = table.extra(slot)
         for index in self.texts:
             if index.facts or extra is None or extra.fact is None:
@@ -674,7 +728,7 @@ class Memory:
     @staticmethod
     def _move(source: Table, slot: int, target: Table, extra: Extra | None, deadline: int | None = None) -> None:
         """Append the row at `slot` to `target`, with this side, and another deadline where one is given."""
-        target.append(
+        place = target.append(
             source.ids[slot],
             source.texts[slot],
             source.vector(slot),
@@ -688,6 +742,7 @@ class Memory:
             serial=source.serial(slot),
             extra=extra,
         )
+        _carry_uses(source, slot, target, place)
 
     def _place(self, record_id: bytes, now: int) -> None:
         """Let a current record cross over if it is in the wrong table at `now`."""
@@ -789,6 +844,10 @@ class Memory:
             serial=serial,
             extra=extra,
         )
+        if found is not None:
+            _carry_uses(*found, target, slot)
+        if self._bytes >= 0:
+            self._bytes += self._bytes_of(target, slot)
         for index in self.texts:
             if index.facts or extra is None or extra.fact is None:
                 index.add(record_id, text)
@@ -887,8 +946,16 @@ class Memory:
         # A deadline is a tuple (64) and a number (32), and so is a turn.
         own = sum(map(getsizeof, (self, self._due, self._expired, self._turns)))
         own += 96 * (len(self._due) + len(self._turns))
-        parts = (self.table, self.past, self.facts, self.entities, *self.texts)
+        parts = (self.table, self.past, self.facts, self.entities, self._picks, *self.texts)
         return own + sum(part.nbytes() for part in parts if part is not None)
+
+
+def _carry_uses(source: Table, old: int, target: Table, slot: int) -> None:
+    """What was at `old` in one table is at `slot` in the other."""
+    if source.uses is not None:
+        if target.uses is None:
+            target.uses = Uses(target.n)
+        target.uses.carry(slot, source.uses, old)
 
 
 def _is_worth(table: Table) -> bool:
@@ -912,6 +979,7 @@ class Compaction:
         memory, old, new = self._memory, self._old, self._new
         if old.side is not None and new.side is None:  # it has come since
             new.side = old.side.taken(self._kept)
+        new.uses = None if old.uses is None else old.uses.taken(self._kept)  # as they are now
         dead_at = old.wide[DEAD_AT]
         died = np.flatnonzero((dead_at[: self._n] > self._sequence) & (dead_at[: self._n] != NEVER))
         for slot, place in zip(died.tolist(), np.searchsorted(self._kept, died).tolist(), strict=True):

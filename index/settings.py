@@ -40,6 +40,8 @@ class Settings:
     next_model: str = ""
     next_dim: int = 0
     owner: str = ""  # the user who created the memory
+    max_records: int = 0  # how many records it holds at most, and how many bytes of them (retention.py); 0: any
+    max_bytes: int = 0
 
     def __post_init__(self) -> None:
         # Never -0.0: it equals 0.0 and is written otherwise.
@@ -61,6 +63,11 @@ class Settings:
     def is_switching(self) -> bool:
         """Whether a change of model is under way."""
         return self.next_dim > 0
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether records are evicted."""
+        return self.max_records > 0 or self.max_bytes > 0
 
     @property
     def has_text(self) -> bool:

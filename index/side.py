@@ -92,11 +92,12 @@ class Extra(NamedTuple):
 class Side:
     """The side columns of one table, (8, capacity), and its facts."""
 
-    __slots__ = ("cols", "facts")
+    __slots__ = ("_fact_bytes", "cols", "facts")
 
     def __init__(self) -> None:
         self.cols: Int64s = np.empty((8, _FIRST_CAPACITY), np.int64)
         self.facts: list[Fact | None] = []
+        self._fact_bytes = 0
 
     @classmethod
     def plain(cls, since: Int64s) -> Side:
@@ -122,17 +123,28 @@ class Side:
         self.cols[:CONFIDENCE, slot] = extra.times_and_flags
         self.cols[CONFIDENCE].view(np.float64)[slot] = extra.confidence
         self.facts.append(extra.fact)
+        if extra.fact is not None:
+            self._fact_bytes += _bytes_of(extra.fact)
+
+    def hold(self, facts: list[Fact | None]) -> None:
+        """The facts of all rows are these."""
+        self.facts = facts
+        self._fact_bytes = sum(_bytes_of(fact) for fact in facts if fact is not None)
 
     def taken(self, keep: Int64s) -> Side:
         """A new side of these rows."""
         side = Side()
         if len(keep):
             side.cols = self.cols[:, keep]
-        side.facts = [self.facts[slot] for slot in keep.tolist()]
+        side.hold([self.facts[slot] for slot in keep.tolist()])
         return side
 
     def nbytes(self) -> int:
-        return self.cols.nbytes + 8 * len(self.facts) + sum(120 + sum(map(len, fact)) for fact in self.facts if fact)
+        return self.cols.nbytes + 8 * len(self.facts) + self._fact_bytes
+
+
+def _bytes_of(fact: Fact) -> int:
+    return 120 + sum(map(len, fact))
 
 
 def extra_at(cols: Int64s, facts: list[Fact | None], slot: int) -> Extra:

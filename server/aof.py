@@ -119,6 +119,7 @@ class FileLog(Log):
         self._synced = writer.mark
         self._job: Future[Any] | None = None  # what the thread does now; meanwhile the loop leaves the file alone
         self._job_began = 0.0
+        self.timed: Callable[[str, float], None] = lambda event, ms: None  # told on the loop how long the disk took
         self._quick_syncs = 0  # in a row
         self._idle = asyncio.Event()
         self._idle.set()
@@ -173,11 +174,13 @@ class FileLog(Log):
             else:
                 self._start(lambda: self._write_and_sync(groups), self.position, groups)
             return
+        began = time.perf_counter()
         try:
             self._writer.write(groups)
         except OSError as error:
             self._fail(error, groups)
             return
+        self.timed("aof-write", (time.perf_counter() - began) * 1000)
         self._unsynced += groups
         self._release(self.position)
         if self._writer.size - self._synced.size > _UNSYNCED_BYTES and self._job is None and not self._turns:
@@ -187,10 +190,12 @@ class FileLog(Log):
         """Write and sync on the loop: handing over to the thread and back takes longer than this disk does."""
         error: BaseException | None = None
         position = self.position
+        began = time.perf_counter()
         try:
             self._write_and_sync(groups)
         except OSError as failed:
             error = failed
+        self.timed("aof-fsync-always", (time.perf_counter() - began) * 1000)
         self._settle(error, position, groups)
 
     @property
@@ -249,6 +254,8 @@ class FileLog(Log):
     ) -> None:
         self._job = None
         self._idle.set()
+        took_ms = (self._loop.time() - self._job_began) * 1000
+        self.timed("aof-fsync-always" if self.policy == "always" else "aof-fsync", took_ms)
         self._settle(done.exception(), position, groups, then)
         self.flush()
         if self._durable_waits and self.failure is None and self._job is None and not self._turns:

@@ -19,6 +19,7 @@ from queue import Full, Queue
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.reply import ErrorReply
+from .log import reopen_file
 
 if TYPE_CHECKING:
     from .client import Client
@@ -84,6 +85,13 @@ class Audit:
         self._listener.start()
         self._lines = logging.Logger("recalld.audit")
         self._lines.addHandler(_Bounded(queue, self))
+
+    def reopen(self) -> None:
+        """Go on in the file that has the name of `mem-audit-file` now."""
+        if self._listener is not None:
+            for handler in self._listener.handlers:
+                if isinstance(handler, RotatingFileHandler):
+                    reopen_file(handler)
 
     def close(self) -> None:
         """Write what waits."""

@@ -500,7 +500,7 @@ def side_of(columns: Array, facts: Iterator[bytes]) -> Side:
     side = Side.plain(np.zeros(n, np.int64))
     side.cols[:, :n] = columns
     is_fact = (columns[FLAGS] & KIND == FACT).tolist()
-    side.facts = [Fact(*(next(facts) for _ in Fact._fields)) if each else None for each in is_fact]
+    side.hold([Fact(*(next(facts) for _ in Fact._fields)) if each else None for each in is_fact])
     return side
 
 

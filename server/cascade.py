@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..index.memory import Memory
 from .arguments import Words
+from .commands import TABLE
 from .paths import ancestors
 
 if TYPE_CHECKING:
@@ -41,16 +42,21 @@ class Cascade:
         return True
 
 
-def covered(ctx: Client, key: bytes, memory: Memory, cascade: Cascade) -> dict[bytes, Memory]:
-    """The memories that a command on `memory` at `key` covers, by their keys, itself first."""
+def covered(ctx: Client, name: str, key: bytes, memory: Memory, cascade: Cascade) -> dict[bytes, Memory]:
+    """The memories that the command `name` on `memory` at `key` covers, by their keys, itself first.
+
+    Those that the client may not read with it are left out, as if they were not there.
+    """
     found = {key: memory}
     if not cascade.asked:
         return found
     for other in _related(ctx, key, cascade):
-        if other not in found and allowed(ctx, other):
+        if other not in found and (name in ctx.granted or ctx.account.may_read_with(TABLE[name], [b"", key], other)):
             held = ctx.server.keyspace.get(other, ctx.now)
             if held is not None:
                 found[other] = held
+                if ctx.server.eviction.tracks:
+                    ctx.server.eviction.use(ctx, held)
     if ctx.seen is not None:
         ctx.seen.members = list(found)
     return found
@@ -67,7 +73,3 @@ def _related(ctx: Client, key: bytes, cascade: Cascade) -> Iterator[bytes]:
     yield from list(related)
     yield from cascade.across
 
-
-def allowed(ctx: Client, key: bytes) -> bool:
-    """Whether the client may read the memory at `key`: others are left out as if they were not there."""
-    return True

@@ -31,6 +31,8 @@ usage: recalld [conffile] [--name value ...]
        recalld export --car FILE [KEY ...] [--url URL]
        recalld import FILE [--url URL] [--replace]
        recalld check-aof [--fix] DIR
+       recalld ping [--url URL]
+       recalld --check-config conffile [--name value ...]
        recalld mcp --key KEY [--url URL] [--http PORT]
        recalld -v | --version
        recalld -h | --help
@@ -42,6 +44,8 @@ usage: recalld [conffile] [--name value ...]
   recalld --bind 0.0.0.0 --requirepass s    several values: --bind 10.0.0.1 ::1
   recalld export memories.jsonl             memories of a running server, as JSON lines (recalld export --help)
   recalld check-aof /var/lib/recalld        whether the log in that `dir` is whole; --fix cuts what is not
+  recalld --check-config /etc/recalld.conf  whether a server could start with it, its TLS files included
+  recalld ping                              whether a server answers (exit code 0), for health checks
   recalld mcp --key user:1                  that memory of a running server as tools for an agent (recalld mcp --help)
 
 Every setting stands, explained and at its default, in
@@ -97,6 +101,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .check_aof import main as check_aof
 
         return check_aof(words[1:])
+    if words and words[0] == "ping":
+        from .ping import main as ping
+
+        return ping(words[1:])
+    if words and words[0] == "--check-config":
+        return _check_config(words[1:])
     if words and words[0] == "mcp":
         from .mcp_server import main as mcp
 
@@ -122,10 +132,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(config)
 
 
+def _check_config(words: Sequence[str]) -> int:
+    """Whether a server could start with these settings; opens no port and no log."""
+    from . import command_modules  # noqa: F401 - the rules of users name commands
+    from .acl_file import load_users
+    from .acl_users import Acl
+    from .metrics import prometheus
+    from .tls import make_context
+
+    try:
+        path, overrides = parse(words)
+        if path is None:
+            raise ConfigError("recalld --check-config needs the name of a config file")
+        config = Config.load(path, overrides)
+        load_users(config, Acl(config, {}))
+        if config["tls-port"]:
+            make_context(config)
+        if config["metrics-port"]:
+            prometheus()
+    except ConfigError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+    print(f"{path}: good")
+    return 0
+
+
 def _start_log(config: Config) -> None:
     try:
-        log.setup(config["loglevel"], config["logfile"])
+        log.setup(config["loglevel"], config["logfile"], config["log-format"])
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"Can't open the log file '{config['logfile']}': {reason}") from None
     config.on_change("loglevel", log.set_level)
+    config.on_change("log-format", log.set_format)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from .commands import PendingWrite
 
 if TYPE_CHECKING:
+    from ..index.memory import Memory
+    from .acl import User
     from .audit import Seen
     from .commands import Command
     from .server import Server
@@ -38,6 +41,7 @@ class Client:
     """
 
     __slots__ = (
+        "account",
         "addr",
         "authenticated",
         "channels",
@@ -45,6 +49,7 @@ class Client:
         "connection",
         "created_ms",
         "dirty",
+        "granted",
         "id",
         "in_exec",
         "laddr",
@@ -52,6 +57,7 @@ class Client:
         "last_ms",
         "lib_name",
         "lib_ver",
+        "monitoring",
         "multi",
         "multi_failed",
         "name",
@@ -67,6 +73,13 @@ class Client:
         "watched",
     )
 
+    account: User
+    user: str
+    """The account's name."""
+    authenticated: bool
+    granted: AbstractSet[str]
+    """Commands that may run whatever their words are. Others are looked at by Acl.check; a stranger has none."""
+
     def __init__(self, server: Server, client_id: int, addr: str, laddr: str, now: int) -> None:
         self.server = server
         self.connection: Any = None  # server.connection.Connection; None in tests of handlers
@@ -78,23 +91,52 @@ class Client:
         self.now = now
         self.last_command = "NULL"
         self.close_after_reply = False
-        self.authenticated = True
         self.proto = 2
         self.name = b""
         self.lib_name = b""
         self.lib_ver = b""
         self.no_evict = False
         self.no_touch = False
+        self.monitoring = False
         self.reply_mode = "on"  # on | off | skip (the command that runs) | skip-next
         self.multi: list[tuple[Command, list[bytes]]] | None = None  # queued commands, None outside MULTI
         self.multi_failed = False
         self.in_exec = False
-        self.user = "default"
         self.seen: Seen | None = None  # the read that runs, where it is kept
         self.dirty = False  # a watched key changed
         self.watched: set[bytes] = set()
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
+        self.log_out()
+
+    def log_in(self, account: User) -> None:
+        """Act as this user from now on."""
+        self._act_as(account, authenticated=True)
+
+    def log_out(self) -> None:
+        """Act as a connection does before AUTH."""
+        acl = self.server.acl
+        self._act_as(acl.default, authenticated=acl.is_open)
+
+    def _act_as(self, account: User, *, authenticated: bool) -> None:
+        self.account = account
+        self.user = account.name
+        self.authenticated = authenticated
+        self.granted = account.granted if authenticated else frozenset()
+        if self.connection is not None:
+            self.connection.parser.authenticated = authenticated
+
+    def look_up(self, key: bytes) -> Memory | None:
+        """The memory at `key` for the command that runs, counted as found or missed."""
+        server = self.server
+        memory = server.keyspace.get(key, self.now)
+        if memory is not None:
+            server.stats.hits += 1
+        else:
+            server.stats.misses += 1
+            if server.notifications.on:
+                server.notifications.notify("m", b"keymiss", key)
+        return memory
 
     def would_write(self, entry: Command) -> bool:
         """Whether `entry` writes if it runs now: EXEC does where a queued command does."""

@@ -1,21 +1,27 @@
 """Importing this module fills the command table."""
 
 from . import (  # noqa: F401
+    acl_commands,
     audit_commands,
     connection_commands,
     content_ids,
     dump_commands,
     embed_commands,
     entity_commands,
+    evict_commands,
     fact_commands,
     inference_commands,
     introspection_commands,
     keys_commands,
+    latency_commands,
     memory_commands,
+    monitor_commands,
     persistence_commands,
     pubsub_commands,
     query_commands,
+    query_counts,
     recall_commands,
     record_commands,
+    slowlog_commands,
     transaction_commands,
 )

@@ -61,10 +61,20 @@ class Command:
     options: tuple[str, ...]
     key_flags: tuple[str, ...] = ()
     subcommands: dict[str, Command] = field(default_factory=dict, compare=False)
+    words: int = field(init=False)
+    """How many words name it: 2 for a subcommand."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", 1 + self.name.count("|"))
 
     @property
     def is_write(self) -> bool:
         return "write" in self.flags
+
+    def keys_in(self, words: list[bytes]) -> list[bytes]:
+        """The keys at their places in a whole command; not those behind an option, as ACROSS has them."""
+        first, last, step = self.keys
+        return words[first : (last + 1 if last >= 0 else len(words) + last + 1) : step] if step else []
 
     def arity_ok(self, words: int) -> bool:
         return words == self.arity if self.arity >= 0 else words >= -self.arity

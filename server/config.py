@@ -40,6 +40,14 @@ class ConfigError(CommandError):
     """A setting that cannot be: from CONFIG SET one line for the client, from `Config.load` the lines to die with."""
 
 
+# Which memories go where maxmemory is reached (eviction.py): any, or those with a deadline.
+POLICIES = (
+    "noeviction",
+    *(f"{which}-{how}" for which in ("allkeys", "volatile") for how in ("lru", "lfu", "random")),
+    "volatile-ttl",
+)
+
+
 # Types: how the text of an option becomes a value.
 
 
@@ -155,6 +163,37 @@ class Memory(Type):
         return _within(_memory(text), self.min, self.max)
 
 
+class Percentiles(Type):
+    """Percentages, separated by spaces; perhaps none. The value is a tuple."""
+
+    several_words = True
+
+    def parse(self, text: str, current: Any = None) -> tuple[float, ...]:
+        values = [_float(word) for word in text.split()]
+        if not all(value is not None and 0 <= value <= 100 for value in values):
+            raise ConfigError("latency-tracking-info-percentiles parameters should sit between [0.0,100.0]")
+        return tuple(value for value in values if value is not None)
+
+    def format(self, value: Any) -> str:
+        return " ".join(_format_float(each) for each in value)
+
+
+class EventClasses(Type):
+    """Letters that choose keyspace notifications; A stands for all classes but m and n, and is shown for them."""
+
+    _ALL = "g$lshzxetd"
+    _OTHERS = "KEmn"
+
+    def parse(self, text: str, current: Any = None) -> str:
+        if not set(text) <= set("A" + self._ALL + self._OTHERS):
+            raise ConfigError("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")
+        chosen = text.replace("A", self._ALL)
+        return "".join(letter for letter in self._ALL + self._OTHERS if letter in chosen)
+
+    def format(self, value: Any) -> str:
+        return str(value).replace(self._ALL, "A")
+
+
 class Weights(Type):
     """The weights of the four signals; the value is a tuple in the order keyword, vector, recency, importance."""
 
@@ -263,12 +302,16 @@ def _format_float(value: float) -> str:
 
 @dataclass(frozen=True)
 class Option:
-    """`default` is text as in a config file. An option that is not `mutable` is fixed once the server runs."""
+    """`default` is text as in a config file. An option that is not `mutable` is fixed once the server runs.
+
+    CONFIG SET of a `volatile` one is a change although the value is the same: it names a file, which may be another.
+    """
 
     name: str
     type: Type
     default: str
     mutable: bool = True
+    volatile: bool = False
 
 
 OPTIONS: dict[str, Option] = {
@@ -281,17 +324,53 @@ OPTIONS: dict[str, Option] = {
         Option("tcp-backlog", Int(0, INT_MAX), "511", mutable=False),
         Option("timeout", Int(0, INT_MAX), "0"),
         Option("tcp-keepalive", Int(0, INT_MAX), "300"),
+        # tls; who may send CONFIG SET can thereby have files read, not shown
+        Option("tls-port", Int(0, 65535), "0", mutable=False),
+        Option("tls-cert-file", Str(), "", volatile=True),
+        Option("tls-key-file", Str(), "", volatile=True),
+        Option("tls-key-file-pass", Str(), "", volatile=True),
+        Option("tls-ca-cert-file", Str(), "", volatile=True),
+        Option("tls-ca-cert-dir", Str(), "", volatile=True),
+        Option("tls-auth-clients", Enum("no", "yes", "optional"), "yes"),
+        Option("tls-protocols", Str(), ""),
+        Option("tls-ciphers", Str(), ""),
+        Option("tls-ciphersuites", Str(), ""),
+        Option("tls-prefer-server-ciphers", Bool(), "no"),
         # security
         Option("requirepass", Str(), ""),
+        # Fixed, as logfile is.
+        Option("aclfile", Str(), "", mutable=False),
+        Option("acl-pubsub-default", Enum("allchannels", "resetchannels"), "resetchannels"),
+        Option("acllog-max-len", Int(0, 1_000_000), "128"),
         # clients
+        Option("databases", Int(1, 1), "1", mutable=False),
         Option("maxclients", Int(1, UINT_MAX), "10000"),
         Option("proto-max-bulk-len", Memory(MIB, LONG_MAX), "512mb"),
         Option("client-query-buffer-limit", Memory(MIB, LONG_MAX), "1gb"),
         Option("client-output-buffer-limit", OutputLimits(), "normal 32mb 0 0 pubsub 32mb 8mb 60"),
+        # memory
+        Option("maxmemory", Memory(0, LONG_MAX), "0"),
+        Option("maxmemory-policy", Enum(*POLICIES), "noeviction"),
+        Option("maxmemory-samples", Int(1, 64), "10"),
         # general
+        Option("notify-keyspace-events", EventClasses(), ""),
+        Option("shutdown-timeout", Int(0, INT_MAX), "10"),
         Option("loglevel", Enum("debug", "verbose", "notice", "warning"), "notice"),
+        Option("log-format", Enum("text", "json"), "text"),
         # Fixed, as in Redis: who may send CONFIG SET must not thereby write to any file of the machine.
         Option("logfile", Str(), "", mutable=False),
+        # insight
+        Option("slowlog-log-slower-than", Int(-1, LONG_MAX), "10000"),
+        Option("slowlog-max-len", Int(0, 1_000_000), "128"),
+        Option("latency-monitor-threshold", Int(0, LONG_MAX), "0"),
+        Option("latency-tracking", Bool(), "yes"),
+        Option("latency-tracking-info-percentiles", Percentiles(), "50 99 99.9"),
+        Option("metrics-port", Int(0, 65535), "0", mutable=False),
+        Option("metrics-bind", BindList(), "127.0.0.1", mutable=False),
+        Option("console-port", Int(0, 65535), "0", mutable=False),
+        Option("console-bind", BindList(), "127.0.0.1 -::1", mutable=False),
+        Option("console-host", Str(), ""),
+        Option("console-timeout", Int(1, INT_MAX), "1800"),
         # append only file
         Option("appendonly", Bool(), "yes", mutable=False),
         Option("dir", Str(), ".", mutable=False),
@@ -349,6 +428,28 @@ OPTIONS: dict[str, Option] = {
     )
 }
 
+#: What redis.conf has and this server cannot do: name -> why. Ignoring them would leave a server less safe than its
+#: config file says.
+REFUSED = {
+    **dict.fromkeys(
+        ("tls-session-caching", "tls-session-cache-size", "tls-session-cache-timeout"),
+        "Python's ssl module cannot set the session cache; resumption is by tickets, as OpenSSL does it",
+    ),
+    **dict.fromkeys(
+        ("tls-dh-params-file",), "not needed: TLS 1.3 and ECDHE bring their own groups; remove the line"
+    ),
+    **dict.fromkeys(
+        (
+            "tls-replication",
+            "tls-cluster",
+            "tls-client-cert-file",
+            "tls-client-key-file",
+            "tls-client-key-file-pass",
+        ),
+        "this server connects to no other one; remove the line",
+    ),
+}
+
 
 # The settings of one server.
 
@@ -361,10 +462,11 @@ class Config:
     `path` is the absolute path of the config file, None without one.
     """
 
-    __slots__ = ("_callbacks", "_values", "path")
+    __slots__ = ("_callbacks", "_values", "path", "users")
 
     def __init__(self) -> None:
         self.path: str | None = None
+        self.users: list[tuple[int, list[str]]] = []  # `user` lines: their numbers and words
         self._values: dict[str, Any] = {o.name: o.type.parse(o.default) for o in OPTIONS.values()}
         self._callbacks: dict[str, list[Callback]] = {}
 
@@ -439,7 +541,7 @@ class Config:
                 value = option.type.parse(text, current)
             except ConfigError as error:
                 raise _set_failed(option.name, error.message) from None
-            if value != current:
+            if value != current or option.volatile:
                 new[option.name] = value
         self._change(new)
 
@@ -483,7 +585,10 @@ class Config:
                 continue
             try:
                 name, *words = split_words(line)
-                self._assign(name, words)
+                if name.lower() == "user":
+                    self.users.append((number, ["user", *words]))  # read by acl_file.py
+                else:
+                    self._assign(name, words)
             except ConfigError as error:
                 where = f"Reading the configuration file, at line {number} of {path}"
                 raise _fatal(where, line.decode("utf-8", "surrogateescape"), error) from None
@@ -491,7 +596,7 @@ class Config:
     def _assign(self, name: str, words: list[str]) -> None:
         option = OPTIONS.get(name.lower())
         if option is None:
-            raise ConfigError("Bad directive or wrong number of arguments")
+            raise ConfigError(REFUSED.get(name.lower(), "Bad directive or wrong number of arguments"))
         if len(words) != 1 and not option.type.several_words:
             raise ConfigError("wrong number of arguments")
         self._values[option.name] = option.type.parse(" ".join(words), self._values[option.name])

@@ -26,6 +26,7 @@ from ..protocol.reply import Encoded, ErrorReply, Replies
 from .client import Client
 from .commands import PendingWrite
 from .dispatch import Paused, execute, settled
+from .workers import ReadJob
 
 if TYPE_CHECKING:
     from .server import Server
@@ -36,8 +37,11 @@ HIGH_WATER = 1 << 20
 SLICE_MS = 2
 # The input that is held is added up once so much has come: after each read it would be a fifteenth of a PING.
 MEASURE_BYTES = 1 << 16
-# Replies that may wait for threads per connection: a pipeline of slow queries is bounded by this, not by its length.
+# Replies that may wait for threads per connection: a pipeline of slow queries is bounded by this, not by its length. A
+# connection begins with FIRST_WAITING; small replies double what it may have at once, large ones take it back to what
+# HIGH_WATER holds of them. So sixteen replies of 20 MB are never in memory for one client.
 MAX_WAITING = 16
+FIRST_WAITING = 2
 # As in Redis; client-query-buffer-limit bounds what the words take.
 MAX_ARGS = (1 << 31) - 1
 # The log position of a write that has not written yet: beyond any there is.
@@ -64,14 +68,16 @@ class Waiting:
 class Connection(asyncio.Protocol):
     """The transport's side of a Client."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, over_tls: bool = False) -> None:
         self.server = server
+        self.over_tls = over_tls
         self.client: Client = cast(Client, None)
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.parser = Parser(max_bulk_bytes=server.config["proto-max-bulk-len"], max_args=MAX_ARGS)
         self.waiting: deque[Waiting] = deque()  # what may not leave yet, in order
         self.waiting_bytes = 0
         self.futures = 0
+        self.may_wait = FIRST_WAITING  # how many futures at once
         self.blocked: Waiting | None = None  # a write that goes on in a thread: what follows it must see its effect
         self.unmeasured_bytes = 0
         self.running = False  # in `process`; what a command publishes to its own client comes behind its reply
@@ -79,7 +85,8 @@ class Connection(asyncio.Protocol):
         self.held: list[bytes] | None = None  # a command that CLIENT PAUSE holds back
         self.writable = True
         self.closing = False
-        self.closing_after_input = False
+        self.aborted = False
+        self.closing_after_input = False  # no more comes, or is wanted: what has come runs, then we close
         self.stopping = False  # the server is: no further command runs
         self.scheduled = False
         self.soft_since = 0.0
@@ -101,10 +108,9 @@ class Connection(asyncio.Protocol):
             self.server.forget_client(self.client)
 
     def eof_received(self) -> bool:
-        # A half-closed client (`printf ... | nc`) still gets the replies to what it sent.
-        self.closing_after_input = True
-        self._close_when_done()
-        return True
+        # A half-closed client (`printf ... | nc`) still gets the replies to what it sent. TLS has no such state.
+        self.finish()
+        return not self.over_tls
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -115,7 +121,7 @@ class Connection(asyncio.Protocol):
         self.process()
 
     def data_received(self, data: bytes) -> None:
-        if self.closing:
+        if self.closing or self.closing_after_input:
             return
         self.parser.feed(data)
         size = len(data)
@@ -126,6 +132,7 @@ class Connection(asyncio.Protocol):
             self.unmeasured_bytes = 0
             if self.parser.buffered_bytes > self.server.config["client-query-buffer-limit"]:
                 log.warning("Closing client that reached max query buffer length: %s", self.client.addr)
+                self.server.stats.query_cut_offs += 1
                 self.abort()
 
     # -- running commands
@@ -148,7 +155,7 @@ class Connection(asyncio.Protocol):
         while (
             self.blocked is None
             and self.writable
-            and self.futures < MAX_WAITING
+            and self.futures < self.may_wait
             and self.waiting_bytes < HIGH_WATER
         ):
             try:
@@ -245,6 +252,7 @@ class Connection(asyncio.Protocol):
         if still_waits and not reply.cancelled() and reply.exception() is None and isinstance(reply.result(), Encoded):
             entry.held_bytes = len(reply.result())
             self.waiting_bytes += entry.held_bytes
+            self.may_wait = max(1, min(2 * self.may_wait, MAX_WAITING, HIGH_WATER // max(entry.held_bytes, 1)))
         self._drain()
         self.process()
 
@@ -268,7 +276,7 @@ class Connection(asyncio.Protocol):
         if not self.waiting and (log_.position <= log_.released or not (writes or log_.gates_reads)):
             self.transport.write(data)
             if len(data) > HIGH_WATER:  # smaller ones stop the commands behind them before they come near a limit
-                self._limit_unsent()
+                self.limit_unsent()
             return
         if writes:
             place = 0
@@ -328,7 +336,7 @@ class Connection(asyncio.Protocol):
                 return
             self.transport.write(data)
             if len(data) > HIGH_WATER:
-                self._limit_unsent()
+                self.limit_unsent()
 
     def _releasable(self) -> bytes:
         """The next replies that may leave, about HIGH_WATER of them; they wait no longer."""
@@ -367,15 +375,19 @@ class Connection(asyncio.Protocol):
             self.pushed.append(data)
         else:
             self._send([data], [])
-        self._limit_unsent()
+        self.limit_unsent()
 
-    def _limit_unsent(self) -> None:
+    def limit_unsent(self) -> None:
         """Cut off a client that leaves more unread than `client-output-buffer-limit` allows its kind."""
+        if self.aborted:
+            return
         subscribed = self.client.channels or self.client.patterns
         limits = self.server.config["client-output-buffer-limit"]
         hard, soft, soft_s = limits["pubsub" if subscribed else "normal"]
-        # What a subscriber is told piles up however slowly it reads; replies wait here, and their queries with them.
-        unsent = self.unsent_bytes() if subscribed else self.transport.get_write_buffer_size()
+        # What a subscriber or monitor is told piles up however slowly it reads; replies wait here, and their queries
+        # with them.
+        told = subscribed or self.client.monitoring
+        unsent = self.unsent_bytes() if told else self.transport.get_write_buffer_size()
         if soft and unsent > soft:
             now = self.server.loop.time()
             self.soft_since = self.soft_since or now
@@ -385,6 +397,7 @@ class Connection(asyncio.Protocol):
             over = False
         if over or (hard and unsent > hard):
             log.warning("Client %s closed for overcoming of output buffer limits.", self.client.addr)
+            self.server.stats.output_cut_offs += 1
             self.abort()
 
     def unsent_bytes(self) -> int:
@@ -403,12 +416,33 @@ class Connection(asyncio.Protocol):
             self.closing = True
             self.transport.close()
 
+    def finish(self, *, drop_held: bool = False) -> None:
+        """Run what has come, send the replies, and close. What comes from now on is read and dropped.
+
+        Not left unread: closing with unread bytes resets the connection, and with it replies that are under way.
+        With `drop_held`, a command that CLIENT PAUSE holds back will not run, nor what is behind it.
+        """
+        if drop_held and self.held is not None:
+            self.held = None
+            self.client.close_after_reply = True
+        self.closing_after_input = True
+        self._close_when_done()
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the peer has been sent all that it is to get. Over TLS it may yet owe us its goodbye."""
+        return self.closing and not self.transport.get_write_buffer_size()
+
     def abort(self) -> None:
         """Close now, whatever is unsent."""
+        self.aborted = True
         self._forget_waiting()
         self.transport.abort()
 
     def _forget_waiting(self) -> None:
         self.closing = True
+        for entry in self.waiting:
+            if isinstance(entry.payload, ReadJob):
+                entry.payload.cancel()  # what has not begun does not
         self.waiting.clear()
         self.waiting_bytes = 0

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.reply import OK, PONG, SimpleString, Verbatim
+from .acl import decoded
 from .arguments import integer
+from .client_line import client_line
 from .commands import command, container
 from .errors import CommandError, syntax_error
 from .info import REDIS_VERSION
 
 if TYPE_CHECKING:
     from .client import Client
-
-#: The one user there is.
-DEFAULT_USER = b"default"
 
 _SESSION = "noscript loading stale"
 _HANDSHAKE = "noscript loading stale fast no_auth allow_busy"
@@ -72,7 +69,7 @@ def hello(ctx: Client, args: list[bytes]) -> dict[str, Any]:
         else:
             raise CommandError(f"Syntax error in HELLO option '{args[at].decode('utf-8', 'replace')}'")
     if user is not None:
-        _authenticate(ctx, *user)
+        ctx.server.acl.log_in(ctx, user[0], user[1], b"HELLO")
     if not ctx.authenticated:
         raise CommandError(
             "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass>"
@@ -95,34 +92,18 @@ def hello(ctx: Client, args: list[bytes]) -> dict[str, Any]:
 
 @command("AUTH", arity=-2, flags=_HANDSHAKE, usage="AUTH [username] password", group="connection")
 def auth(ctx: Client, args: list[bytes]) -> SimpleString:
-    """Log in with the password of `requirepass`, as the user `default`."""
+    """Log in; without a username as the user `default`, whose password `requirepass` may be."""
     if len(args) > 2:
         raise syntax_error()
-    if len(args) == 1:
-        if not ctx.server.config["requirepass"]:
-            raise CommandError(
-                "AUTH <password> called without any password configured for the default user. Are you sure your"
-                " configuration is correct?"
-            )
-        _authenticate(ctx, DEFAULT_USER, args[0])
-    else:
-        _authenticate(ctx, *args)
+    acl = ctx.server.acl
+    if len(args) == 1 and acl.default.nopass:
+        raise CommandError(
+            "AUTH <password> called without any password configured for the default user. Are you sure your"
+            " configuration is correct?"
+        )
+    name, password = args if len(args) == 2 else (b"default", args[0])
+    acl.log_in(ctx, name, password, b"AUTH")
     return OK
-
-
-def _authenticate(ctx: Client, user: bytes, password: bytes) -> None:
-    required = ctx.server.config["requirepass"].encode("utf-8", "surrogateescape")
-    # Digests have one length, so that the time of the comparison says nothing, the length of the password included.
-    right = hmac.compare_digest(sha256(password).digest(), sha256(required).digest())
-    if user != DEFAULT_USER or not (right or not required):
-        raise CommandError("invalid username-password pair or user is disabled.", "WRONGPASS")
-    _set_authenticated(ctx, True)
-
-
-def _set_authenticated(ctx: Client, authenticated: bool) -> None:
-    ctx.authenticated = authenticated
-    if ctx.connection is not None:
-        ctx.connection.parser.authenticated = authenticated
 
 
 @command("PING", arity=-1, flags="fast", usage="PING [message]", group="connection")
@@ -159,15 +140,16 @@ def quit_(ctx: Client, args: list[bytes]) -> SimpleString:
 
 @command("RESET", arity=1, flags=_HANDSHAKE, usage="RESET", group="connection")
 def reset(ctx: Client, args: list[bytes]) -> SimpleString:
-    """Put the connection back to where it began: RESP2, no transaction, no subscriptions, no name, logged out."""
+    """Put the connection back to where it began: RESP2, no transaction, subscriptions, MONITOR or name, logged out."""
     ctx.discard_transaction()
     ctx.server.pubsub.drop(ctx)
+    ctx.server.observer.forget(ctx)
     ctx.proto = 2
     ctx.name = b""
     ctx.reply_mode = "on"
     ctx.no_evict = False
     ctx.no_touch = False
-    _set_authenticated(ctx, not ctx.server.config["requirepass"])
+    ctx.log_out()
     return SimpleString("RESET")
 
 
@@ -276,7 +258,7 @@ def _on_off(word: bytes) -> bool:
 @command("CLIENT INFO", arity=2, flags=_SESSION, usage="CLIENT INFO", group="connection")
 def client_info(ctx: Client, args: list[bytes]) -> Verbatim:
     """Describe this connection, as CLIENT LIST does."""
-    return Verbatim(_line(ctx, ctx.now))
+    return Verbatim(client_line(ctx, ctx.now))
 
 
 @command(
@@ -301,59 +283,7 @@ def client_list(ctx: Client, args: list[bytes]) -> Verbatim:
             shown = [clients[id_] for id_ in ids if id_ in clients]
         else:
             raise syntax_error()
-    return Verbatim("".join(_line(client, ctx.now) for client in shown))
-
-
-def _line(client: Client, now: int) -> str:
-    connection = client.connection
-    queued = client.multi or ()
-    input_bytes, unsent_bytes = connection.parser.buffered_bytes, connection.unsent_bytes()
-    queued_bytes = sum(len(word) for _, words in queued for word in words)
-    # All of it up to tot-mem, because redis-py 5 reads these as numbers that are there.
-    fields = {
-        "id": client.id,
-        "addr": client.addr,
-        "laddr": client.laddr,
-        "fd": connection.fileno(),
-        "name": client.name.decode(),
-        "age": max(0, now - client.created_ms) // 1000,
-        "idle": max(0, now - client.last_ms) // 1000,
-        "flags": _client_flags(client),
-        "db": 0,
-        "sub": len(client.channels),
-        "psub": len(client.patterns),
-        "ssub": 0,
-        "multi": -1 if client.multi is None else len(queued),
-        "watch": len(client.watched),
-        "qbuf": input_bytes,
-        "qbuf-free": 0,  # nothing is reserved ahead,
-        "argv-mem": 0,  # a command begun counts in qbuf,
-        "multi-mem": queued_bytes,
-        "obl": 0,  # and replies have no buffer of a fixed size
-        "oll": len(connection.waiting),
-        "omem": unsent_bytes,
-        "tot-mem": input_bytes + queued_bytes + unsent_bytes,
-        "cmd": client.last_command,
-        "user": DEFAULT_USER.decode(),
-        "redir": -1,
-        "resp": client.proto,
-        "lib-name": client.lib_name.decode(),
-        "lib-ver": client.lib_ver.decode(),
-    }
-    return " ".join(f"{name}={value}" for name, value in fields.items()) + "\n"
-
-
-def _client_flags(client: Client) -> str:
-    flags = [
-        ("P", bool(client.channels or client.patterns)),
-        ("x", client.multi is not None),
-        ("b", client.connection.held is not None),
-        ("d", client.dirty),
-        ("c", client.close_after_reply),
-        ("e", client.no_evict),
-        ("T", client.no_touch),
-    ]
-    return "".join(letter for letter, holds in flags if holds) or "N"
+    return Verbatim("".join(client_line(client, ctx.now) for client in shown))
 
 
 def _client_type(word: bytes) -> str:
@@ -391,7 +321,7 @@ def client_kill(ctx: Client, args: list[bytes]) -> SimpleString | int:
             raise CommandError("No such client")
         _kill(ctx, victims)
         return OK
-    wanted, age_s, skip_me = _kill_filters(args)
+    wanted, age_s, skip_me = _kill_filters(ctx, args)
     victims = [
         client
         for client in ctx.server.clients.values()
@@ -408,10 +338,11 @@ _KILL_BY: dict[bytes, Callable[[Client], int | str]] = {
     b"addr": lambda client: client.addr,
     b"laddr": lambda client: client.laddr,
     b"type": _type_of,
+    b"user": lambda client: client.user,
 }
 
 
-def _kill_filters(args: list[bytes]) -> tuple[dict[bytes, int | str], int, bool]:
+def _kill_filters(ctx: Client, args: list[bytes]) -> tuple[dict[bytes, int | str], int, bool]:
     """What a client must be for CLIENT KILL, the age it must have, and whether the one who asks is spared."""
     wanted: dict[bytes, int | str] = {}
     age_s, skip_me = 0, True
@@ -428,8 +359,9 @@ def _kill_filters(args: list[bytes]) -> tuple[dict[bytes, int | str], int, bool]
             case b"type":
                 wanted[option] = _client_type(value)
             case b"user":
-                if value != DEFAULT_USER:
+                if decoded(value) not in ctx.server.acl.users:
                     raise CommandError(f"No such user '{text}'")
+                wanted[option] = decoded(value)
             case b"skipme":
                 if value.lower() not in (b"yes", b"no"):
                     raise syntax_error()

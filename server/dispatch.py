@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import Future
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from ..index.errors import BadMemory
@@ -46,8 +47,8 @@ class Paused(Exception):
     """CLIENT PAUSE holds this command back: the connection tries again when the pause is over."""
 
 
-def find(args: list[bytes]) -> tuple[Command, int]:
-    """The table's entry for `args` and how many words name it (2 for a subcommand); raises CommandError."""
+def find(args: list[bytes]) -> Command:
+    """The table's entry for `args`; raises CommandError."""
     name = args[0]
     entry = TABLE.get(name.lower().decode("latin-1"))
     if entry is None:
@@ -57,16 +58,16 @@ def find(args: list[bytes]) -> tuple[Command, int]:
     if not entry.subcommands:
         if len(_plain) < _SPELLINGS_MAX:
             _plain[name] = entry
-        return entry, 1
+        return entry
     if len(args) == 1:
         if entry.handler is not None:
-            return entry, 1
+            return entry
         raise wrong_arity(entry)
     sub = entry.subcommands.get(args[1].lower().decode("latin-1"))
     if sub is None:
         word = args[1][:128].decode("utf-8", "replace")
         raise CommandError(f"unknown subcommand '{word}'. Try {entry.name.upper()} HELP.")
-    return sub, 2
+    return sub
 
 
 def unknown_command(args: list[bytes]) -> CommandError:
@@ -88,15 +89,15 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
     """Run one command for a client: a reply value, an ErrorReply, or a Future of one. Raises only Paused."""
     server = ctx.server
     ctx.now = server.clock()
+    entry = _plain.get(args[0])
     try:
-        entry, words = _plain.get(args[0]), 1
         if entry is None:
-            entry, words = find(args)
+            entry = find(args)
         if not entry.arity_ok(len(args)):
             raise wrong_arity(entry)
         name = entry.name
-        if not ctx.authenticated and "no_auth" not in entry.flags:
-            raise CommandError("Authentication required.", "NOAUTH")
+        if name not in ctx.granted:
+            server.acl.check(ctx, entry, args)
         if ctx.proto == 2 and (ctx.channels or ctx.patterns) and name not in _SUBSCRIBED:
             raise CommandError(
                 f"Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in"
@@ -104,10 +105,12 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
             )
         if server.log.failure is not None and ctx.would_write(entry):
             raise CommandError(server.log.failure, "MISCONF")
+        if server.eviction.limit and not _has_memory(ctx, entry, args):
+            raise CommandError("command not allowed when used memory > 'maxmemory'.", "OOM")
         if ctx.multi is not None and name not in _NOT_QUEUED:
             if "no_multi" in entry.flags:
                 raise CommandError("Command not allowed inside a transaction")
-            ctx.multi.append((entry, args[words:]))
+            ctx.multi.append((entry, args))
             ctx.last_command = name
             return QUEUED
     except CrossProtocol:
@@ -119,6 +122,8 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         ctx.close_after_reply = True
         return Replies()
     except CommandError as error:
+        if entry is not None:
+            server.observer.times.rejected[entry.name] += 1
         if args[0].lower() == b"exec":
             ctx.discard_transaction()
             reason = error.message if error.code == "ERR" else error.wire
@@ -129,24 +134,47 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
     if server.pause_until and server.holds(ctx, entry):
         raise Paused
     ctx.last_command = name
-    return call(ctx, entry, args[words:])
+    return call(ctx, entry, args)
 
 
-def call(ctx: Client, entry: Command, args: list[bytes]) -> Any:
-    """Run a handler whose checks have passed: a reply value, an ErrorReply, or a Future of one."""
+def _has_memory(ctx: Client, entry: Command, args: list[bytes]) -> bool:
+    """Whether maxmemory lets the command run, or be queued, once other memories have made room for it."""
+    commands = [(entry, args)]
+    if entry.name == "exec":
+        commands = ctx.multi or []
+    elif ctx.multi is not None and entry.name not in _NOT_QUEUED:
+        return ctx.server.eviction.make_room(ctx.now, set(entry.keys_in(args)))
+    if not any("denyoom" in each.flags for each, _ in commands):
+        return True
+    keep = {key for each, words in commands for key in each.keys_in(words)}
+    return ctx.server.eviction.make_room(ctx.now, keep)
+
+
+def call(ctx: Client, entry: Command, words: list[bytes]) -> Any:
+    """Run a command whose checks have passed: a reply value, an ErrorReply, or a Future of one."""
     server = ctx.server
-    server.stats.commands += 1
-    assert entry.handler is not None
+    observer = server.observer
+    handler: Any = entry.handler
+    args = words[entry.words :]
+    audited = server.audit.on and entry.name in READS
+    began = perf_counter_ns()
     try:
-        if server.audit.on and entry.name in READS:
-            return server.audit.run(ctx, entry, args)
-        return entry.handler(ctx, args)
+        reply = server.audit.run(ctx, entry, args) if audited else handler(ctx, args)
     except Exception as error:
-        return error_reply(ctx, entry.name, error)
+        reply = error_reply(ctx, entry.name, error)
+    took = perf_counter_ns() - began
+    if isinstance(reply, Future):
+        observer.begun(ctx, entry, words, began, reply)
+    else:
+        observer.samples[entry.name].append(took)
+        if took >= observer.notable_ns:
+            observer.note(ctx, entry, words, took)
+    return reply
 
 
 def error_reply(ctx: Client, name: str, error: BaseException) -> ErrorReply:
     """The reply for what a handler raised, at once or in its future."""
+    ctx.server.observer.times.failed[name] += 1
     if isinstance(error, CommandError):
         return _error(ctx, error.code, error.message)
     if isinstance(error, BadMemory):

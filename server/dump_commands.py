@@ -40,7 +40,7 @@ _RESTORE_INLINE = 1 << 13
 def dump_(ctx: Client, args: list[bytes]) -> Any:
     """Give a memory as bytes that RESTORE takes, here or elsewhere; nil where there is no such key."""
     keyspace = ctx.server.keyspace
-    memory = keyspace.get(args[0], ctx.now)
+    memory = ctx.look_up(args[0])
     if memory is None:
         return None
     keyspace.prune(args[0], ctx.now)
@@ -74,7 +74,7 @@ class _Order:
         "payload: of DUMP. What does not hold is refused and changes nothing",
         "REPLACE: overwrite the key where it exists",
         "ABSTTL: ttl is unix time in milliseconds; one that has passed leaves no key",
-        "IDLETIME seconds, FREQ frequency: accepted; no key is evicted here for not being used",
+        "IDLETIME seconds, FREQ frequency: accepted; what is restored counts as used now",
     ],
 )
 def restore(ctx: Client, args: list[bytes]) -> Any:
@@ -146,4 +146,5 @@ def _commit(ctx: Client, order: _Order, loaded: Loaded) -> SimpleString:
             server.commit(Drop((order.key,)))
         return OK
     server.commit(Restore(order.key, order.payload, order.deadline, ctx.now, loaded))
+    server.eviction.use_keys(ctx, [order.key])
     return OK

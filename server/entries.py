@@ -461,8 +461,9 @@ def decode(words: Words) -> Entry:
         raise ValueError(f"not a log entry: {words[0][:64]!r}") from error
 
 
-# What the words of earlier versions lack at the end: history, embedder, model, tagboost, the next model, owner.
-_LATER_SETTINGS: Words = [b"0", b"", b"", b"0.0", b"", b"", b"0", b""]
+# What the words of earlier versions lack at the end: history, embedder, model, tagboost, the next model, owner,
+# max_records, max_bytes.
+_LATER_SETTINGS: Words = [b"0", b"", b"", b"0.0", b"", b"", b"0", b"", b"0", b"0"]
 
 
 def _settings_words(settings: Settings) -> Words:
@@ -484,6 +485,8 @@ def _settings_words(settings: Settings) -> Words:
         settings.next_model.encode(),
         _int(settings.next_dim),
         settings.owner.encode("utf-8", "surrogateescape"),
+        _int(settings.max_records),
+        _int(settings.max_bytes),
     ]
 
 
@@ -508,6 +511,8 @@ def _settings_from(words: Words) -> Settings:
         next_model=words[17].decode(),
         next_dim=int(words[18]),
         owner=words[19].decode("utf-8", "surrogateescape"),
+        max_records=int(words[20]),
+        max_bytes=int(words[21]),
     )
 
 

@@ -30,7 +30,8 @@ from .errors import CommandError, syntax_error
 from .fact_maps import FactRow, fact_at, fact_map, fact_slots, read_page
 from .fact_words import FactDraft, check_times, read_fact
 from .memory_commands import find
-from .record_commands import merged, stored_vector
+from .record_commands import growth, merged, stored_vector
+from .room import announce_evicted, evictions, make_room
 
 if TYPE_CHECKING:
     from .client import Client
@@ -167,6 +168,12 @@ def _state(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, resolved: 
         events.append(b"fact " + record_id)
         if draft.ttl_s:
             events.append(b"ttl " + record_id)
+    gone: tuple[bytes, ...] = ()
+    if put is not None and memory.settings.has_limit:
+        # What it supersedes is written to, so it stays.
+        keep = (record_id, draft.supersedes) if draft.supersedes is not None else (record_id,)
+        is_new = int(record_id not in memory)
+        gone = make_room(memory, now, records=is_new, size=growth(memory, put), keep=keep)
     if draft.supersedes is not None and draft.stood is None:
         old = fact_at(memory, draft.supersedes, now)
         assert old is not None
@@ -174,7 +181,8 @@ def _state(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, resolved: 
         if (invalid_at, record_id) != (old.invalid_at, old.fact.superseded_by):
             group.append(Invalidate(key, old.id, invalid_at, record_id, now))
             events.append(b"invalidate " + old.id)
-    server.commit_all(group)
+    server.commit_all([*evictions(key, memory, gone, now), *group])
+    announce_evicted(server, key, gone)
     for event in events:
         server.announce(key, event)
     return record_id

@@ -15,34 +15,85 @@ Rules, as Redis's `stringmatchlen` has them:
 Three differences: bytes above 127 order as unsigned (Redis leaves that to the compiler), a pattern of stars alone
 matches the empty value everywhere (in Redis only as `*` in KEYS and SCAN), and there is no limit of 1000 stars:
 Redis needs one because it recurses at each.
+
+What a client may cost: a pattern of bytes and stars alone is matched by searching for what is between the stars, in
+time O(len(value)). One with `?` or classes becomes a regular expression, which takes time to compile and at worst
+O(len(pattern) * len(value)) to match: it has MAX_BYTES at most.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Protocol
 
-# What a client sends often is short; the compiled form of a long pattern is not worth keeping.
-_CACHED_PATTERN_BYTES = 1024
+from .errors import CommandError
+
+# Longer than any that a person writes; 1024 bytes of classes compile in some 10 ms.
+MAX_BYTES = 1024
 
 _STAR, _ANY, _OPEN, _CLOSE, _DASH, _ESCAPE = b"*?[]-\\"
 
 
+class Glob(Protocol):
+    """A compiled pattern."""
+
+    def fullmatch(self, value: bytes, /) -> object | None:
+        """None where it does not match the whole value."""
+
+
+class _Pieces:
+    """A pattern of bytes and stars: what stands before, between and behind the stars, of which there is one."""
+
+    __slots__ = ("_head", "_least", "_middle", "_tail")
+
+    def __init__(self, head: bytes, middle: list[bytes], tail: bytes) -> None:
+        self._head, self._middle, self._tail = head, middle, tail
+        self._least = len(head) + sum(map(len, middle)) + len(tail)
+
+    def fullmatch(self, value: bytes, /) -> object | None:
+        if len(value) < self._least or not (value.startswith(self._head) and value.endswith(self._tail)):
+            return None
+        at, end = len(self._head), len(value) - len(self._tail)
+        for piece in self._middle:  # the leftmost place is never worse than a later one
+            at = value.find(piece, at, end)
+            if at < 0:
+                return None
+            at += len(piece)
+        return self
+
+
+class _Bytes:
+    """A pattern that is one value."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def fullmatch(self, value: bytes, /) -> object | None:
+        return self if value == self._value else None
+
+
 def glob_match(pattern: bytes, value: bytes, nocase: bool = False) -> bool:
-    """Tell whether `pattern` matches the whole `value`, in time O(len(pattern) * len(value)) at worst."""
+    """Tell whether `pattern` matches the whole `value`. Raises CommandError."""
     return compile_glob(pattern, nocase).fullmatch(value) is not None
 
 
-def compile_glob(pattern: bytes, nocase: bool = False) -> re.Pattern[bytes]:
-    """Compile `pattern` for many values: `compile_glob(p).fullmatch(value)`.
+def compile_glob(pattern: bytes, nocase: bool = False) -> Glob:
+    """Compile `pattern` for many values: `compile_glob(p).fullmatch(value)`. Raises CommandError.
 
-    A loop over keys or channels should do this once; `glob_match` remembers only short patterns.
+    A loop over keys or channels should do this once; what it remembers is short.
     """
-    if len(pattern) <= _CACHED_PATTERN_BYTES:
-        return _compile_cached(pattern, nocase)
+    if not nocase and not (b"?" in pattern or b"[" in pattern or b"\\" in pattern):
+        head, *rest = pattern.split(b"*")
+        return _Pieces(head, [piece for piece in rest[:-1] if piece], rest[-1]) if rest else _Bytes(head)
+    if len(pattern) > MAX_BYTES:
+        raise CommandError(f"a pattern with ? [ or \\ may have {MAX_BYTES} bytes at most, this one has {len(pattern)}")
     return _compile(pattern, nocase)
 
 
+@lru_cache(maxsize=256)
 def _compile(pattern: bytes, nocase: bool) -> re.Pattern[bytes]:
     head, *rest = [b"".join(segment) for segment in _segments(pattern, nocase)]
     if not rest:
@@ -52,9 +103,6 @@ def _compile(pattern: bytes, nocase: bool) -> re.Pattern[bytes]:
     # would multiply the time by the length of the value.
     middle = b"".join(b"(?>.*?%s)" % segment for segment in rest[:-1])
     return re.compile(head + middle + b".*" + rest[-1], re.DOTALL)
-
-
-_compile_cached = lru_cache(maxsize=256)(_compile)
 
 
 def _segments(pattern: bytes, nocase: bool) -> list[list[bytes]]:
@@ -113,7 +161,11 @@ def _one_of(members: set[int]) -> bytes:
         return b"(?!)"
     if len(members) == 1:
         return re.escape(bytes(members))
-    return b"[%s]" % b"".join(b"\\x%02x" % byte for byte in sorted(members))
+    # In ranges: a class of 255 bytes, one by one, would be a kilobyte of expression for four of pattern.
+    ordered = sorted(members)
+    starts = [byte for byte in ordered if byte - 1 not in members]
+    ends = [byte for byte in ordered if byte + 1 not in members]
+    return b"[%s]" % b"".join(b"\\x%02x-\\x%02x" % ends_of for ends_of in zip(starts, ends, strict=True))
 
 
 def _both_cases(byte: int) -> set[int]:

@@ -34,7 +34,10 @@ Section = Callable[["Server", int], Fields]
 #: By the word that asks for the section, in the order in which INFO shows them.
 SECTIONS: dict[str, Section] = {}
 TITLES = {"cpu": "CPU"}
-EVERYTHING = frozenset({"all", "default", "everything"})
+EVERYTHING = frozenset({"all", "everything"})
+DEFAULT = "default"
+#: Shown only where they are asked for: a line for each command.
+LONG = frozenset({"commandstats", "latencystats"})
 
 # The section that is added up over all memories; counting the terms of a small one takes about 9 microseconds.
 MEMORYDB = "memorydb"
@@ -45,13 +48,15 @@ _TTL_SAMPLE = 100_000
 
 
 def build(server: Server, now: int, words: Iterable[str]) -> Verbatim | Future[Verbatim]:
-    """The sections that `words` ask for, all of them where there are no words; `now` in unix milliseconds.
+    """The sections that `words` ask for, the default ones where there are no words; `now` in unix milliseconds.
 
     A future of them where there are many memories to add up, so that the loop can do other things in between.
     """
-    wanted = {word.lower() for word in words} or EVERYTHING
-    if wanted & EVERYTHING:
-        wanted = SECTIONS.keys() | {MEMORYDB}
+    server.observer.times.fold()
+    wanted = {word.lower() for word in words} or {DEFAULT}
+    if DEFAULT in wanted or wanted & EVERYTHING:
+        shown = SECTIONS.keys() | {MEMORYDB}
+        wanted |= shown if wanted & EVERYTHING else shown - LONG
     parts = [_text(name, section(server, now)) for name, section in SECTIONS.items() if name in wanted]
     if MEMORYDB not in wanted:
         return _joined(parts)
@@ -96,13 +101,27 @@ def _server(server: Server, now: int) -> Fields:
         "python_version": platform.python_version(),
         "process_id": os.getpid(),
         "run_id": server.stats.run_id,
-        "tcp_port": server.ports[0][1] if server.ports else 0,
+        "tcp_port": (server.ports or server.tls_ports or [("", 0)])[0][1],
         "server_time_usec": now * 1000,
         "uptime_in_seconds": uptime_s,
         "uptime_in_days": uptime_s // 86400,
         "hz": 10,
+        "configured_hz": 10,
+        "io_threads_active": 0,
         "executable": sys.executable,
         "config_file": server.config.path or "",
+        **_listeners(server),
+    }
+
+
+def _listeners(server: Server) -> Fields:
+    """Redis 7.2's lines, one per kind: name=tcp,bind=127.0.0.1,bind=::1,port=7171."""
+    kinds = [(name, ports) for name, ports in (("tcp", server.ports), ("tls", server.tls_ports)) if ports]
+    return {
+        f"listener{number}": ",".join(
+            [f"name={name}", *(f"bind={address}" for address, _ in ports), f"port={ports[0][1]}"]
+        )
+        for number, (name, ports) in enumerate(kinds)
     }
 
 
@@ -121,8 +140,15 @@ def _clients(server: Server, now: int) -> Fields:
     clients = server.clients.values()
     return {
         "connected_clients": len(clients),
+        "cluster_connections": 0,
         "maxclients": server.config["maxclients"],
+        "client_recent_max_input_buffer": max(
+            (client.connection.parser.buffered_bytes for client in clients), default=0
+        ),
+        "client_recent_max_output_buffer": max((client.connection.unsent_bytes() for client in clients), default=0),
         "blocked_clients": len(server.paused_connections),
+        "tracking_clients": 0,
+        "clients_in_timeout_table": 0,
         "pubsub_clients": sum(1 for client in clients if client.channels or client.patterns),
         "watching_clients": sum(1 for client in clients if client.watched),
         "total_watched_keys": len(server.watchers),
@@ -131,24 +157,29 @@ def _clients(server: Server, now: int) -> Fields:
 
 @_section
 def _memory(server: Server, now: int) -> Fields:
-    used = resident_bytes()
+    rss = resident_bytes()
+    # Where there is a limit, what is compared with it.
+    used = server.eviction.used() if server.eviction.limit else rss
     peak = max(used, peak_resident_bytes())
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     startup = server.startup_bytes
     return {
         "used_memory": used,
         "used_memory_human": _human(used),
-        "used_memory_rss": used,
-        "used_memory_rss_human": _human(used),
+        "used_memory_rss": rss,
+        "used_memory_rss_human": _human(rss),
         "used_memory_peak": peak,
         "used_memory_peak_human": _human(peak),
+        "used_memory_peak_perc": f"{100 * used / peak:.2f}%",
+        "used_memory_overhead": startup,
         "used_memory_startup": startup,
         "used_memory_dataset": max(0, used - startup),
+        "used_memory_dataset_perc": f"{100 * max(0, used - startup) / used:.2f}%",
         "total_system_memory": total,
         "total_system_memory_human": _human(total),
-        "maxmemory": 0,
-        "maxmemory_human": _human(0),
-        "maxmemory_policy": "noeviction",
+        "maxmemory": server.config["maxmemory"],
+        "maxmemory_human": _human(server.config["maxmemory"]),
+        "maxmemory_policy": server.config["maxmemory-policy"],
     }
 
 
@@ -158,14 +189,25 @@ def _persistence(server: Server, now: int) -> Fields:
     fields: Fields = {
         "loading": int(server.loading),
         "async_loading": 0,
+        "rdb_changes_since_last_save": server.stats.changes,
         "rdb_bgsave_in_progress": 0,
+        "rdb_last_save_time": server.started_ms // 1000,
+        "rdb_last_bgsave_status": "ok",
+        "rdb_last_bgsave_time_sec": -1,
+        "rdb_current_bgsave_time_sec": -1,
         "aof_enabled": int(log.keeps),
         "aof_rewrite_in_progress": int(rewriter is not None and rewriter.running),
         "aof_rewrite_scheduled": 0,
+        "aof_last_rewrite_time_sec": -1,
+        "aof_current_rewrite_time_sec": -1,
+        "aof_last_bgrewrite_status": "ok",
         "aof_last_write_status": "ok" if log.failure is None else "err",
+        "module_fork_in_progress": 0,
     }
     if rewriter is not None:
         fields |= {
+            "rdb_changes_since_last_save": server.stats.changes - rewriter.saved_changes,
+            "aof_current_rewrite_time_sec": rewriter.running_s,
             "rdb_last_save_time": rewriter.last_save_s,
             "rdb_last_bgsave_status": "ok" if rewriter.last_ok else "err",
             "aof_last_bgrewrite_status": "ok" if rewriter.last_ok else "err",
@@ -191,7 +233,17 @@ def _stats(server: Server, now: int) -> Fields:
         "rejected_connections": stats.rejected_connections,
         "expired_keys": server.keyspace.expired_keys,
         "expired_records": server.keyspace.expired_records,
-        "evicted_keys": 0,
+        "evicted_keys": stats.evicted_keys,
+        "evicted_records": stats.evicted_records,
+        "keyspace_hits": stats.hits,
+        "keyspace_misses": stats.misses,
+        "client_query_buffer_limit_disconnections": stats.query_cut_offs,
+        "client_output_buffer_limit_disconnections": stats.output_cut_offs,
+        "latest_fork_usec": 0,
+        "total_forks": 0,
+        "sync_full": 0,
+        "sync_partial_ok": 0,
+        "sync_partial_err": 0,
         "pubsub_channels": len(server.pubsub.channels),
         "pubsub_patterns": len(server.pubsub.patterns),
         "total_error_replies": stats.errors,
@@ -200,7 +252,19 @@ def _stats(server: Server, now: int) -> Fields:
 
 @_section
 def _replication(server: Server, now: int) -> Fields:
-    return {"role": "master", "connected_slaves": 0}
+    return {
+        "role": "master",
+        "connected_slaves": 0,
+        "master_failover_state": "no-failover",
+        "master_replid": server.stats.run_id,
+        "master_replid2": "0" * 40,
+        "master_repl_offset": 0,
+        "second_repl_offset": -1,
+        "repl_backlog_active": 0,
+        "repl_backlog_size": 0,
+        "repl_backlog_first_byte_offset": 0,
+        "repl_backlog_histlen": 0,
+    }
 
 
 @_section
@@ -216,8 +280,34 @@ def _cpu(server: Server, now: int) -> Fields:
 
 
 @_section
+def _commandstats(server: Server, now: int) -> Fields:
+    times = server.observer.times
+    return {
+        f"cmdstat_{name}": (
+            f"calls={each.calls},usec={each.total_ns // 1000},"
+            f"usec_per_call={each.total_ns / 1000 / max(1, each.calls):.2f},"
+            f"rejected_calls={times.rejected[name]},failed_calls={times.failed[name]}"
+        )
+        for name, each in times.stats()
+    }
+
+
+@_section
 def _errorstats(server: Server, now: int) -> Fields:
     return {f"errorstat_{code}": f"count={count}" for code, count in sorted(server.stats.error_codes.items())}
+
+
+@_section
+def _latencystats(server: Server, now: int) -> Fields:
+    percentiles = server.config["latency-tracking-info-percentiles"]
+    return {
+        f"latency_percentiles_usec_{name}": ",".join(
+            f"p{percent:g}={ns / 1000:.3f}"
+            for percent, ns in zip(percentiles, each.percentiles_ns(percentiles), strict=True)
+        )
+        for name, each in server.observer.times.all()
+        if each.tracked
+    }
 
 
 @_section

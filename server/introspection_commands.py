@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.reply import OK, SetReply, SimpleString, Verbatim
 from . import info as info_text
+from .acl_file import users_to_rewrite
 from .arguments import integer
+from .categories import categories, every_command
+from .command_keys import Key, keys_of
 from .commands import TABLE, Command, command, container, help_subcommand
+from .config_rewrite import rewrite, values_of
 from .errors import CommandError, syntax_error
 from .glob import compile_glob
 from .usage import Argument, parse
 
 if TYPE_CHECKING:
     from .client import Client
+
+log = logging.getLogger("recalld")
 
 _ADMIN = "admin noscript loading stale"
 _OPEN = "loading stale"
@@ -89,10 +96,10 @@ def command_list(ctx: Client, args: list[bytes]) -> list[str]:
             return []
         case b"aclcat":
             category = "@" + args[2].lower().decode("utf-8", "replace")
-            return [entry.name for entry in _with_subcommands() if category in categories(entry)]
+            return [entry.name for entry in every_command() if category in categories(entry)]
         case b"pattern":
             matches = compile_glob(args[2], nocase=True).fullmatch
-            return [entry.name for entry in _with_subcommands() if matches(entry.name.encode())]
+            return [entry.name for entry in every_command() if matches(entry.name.encode())]
         case _:
             raise syntax_error()
 
@@ -107,7 +114,7 @@ def command_list(ctx: Client, args: list[bytes]) -> list[str]:
 )
 def command_getkeys(ctx: Client, args: list[bytes]) -> list[bytes]:
     """List the keys in a command's words."""
-    return [key for key, _ in _keys_in(args)]
+    return [args[key.at] for key in _keys_in(args)]
 
 
 @command(
@@ -120,11 +127,11 @@ def command_getkeys(ctx: Client, args: list[bytes]) -> list[bytes]:
 )
 def command_getkeysandflags(ctx: Client, args: list[bytes]) -> list[Any]:
     """List the keys in a command's words, and what the command does to each."""
-    return [[key, _statuses(flags.split())] for key, flags in _keys_in(args)]
+    return [[args[key.at], _statuses(key.flags.split())] for key in _keys_in(args)]
 
 
-def _keys_in(words: list[bytes]) -> list[tuple[bytes, str]]:
-    """Each key of a whole command, with its key flags."""
+def _keys_in(words: list[bytes]) -> list[Key]:
+    """The keys of a whole command."""
     entry = _named(words[0])
     if entry is not None and len(words) > 1 and entry.subcommands:
         entry = entry.subcommands.get(words[1].lower().decode("latin-1"))
@@ -134,10 +141,7 @@ def _keys_in(words: list[bytes]) -> list[tuple[bytes, str]]:
         raise CommandError("The command has no key arguments")
     if not entry.arity_ok(len(words)):
         raise CommandError("Invalid number of arguments specified for command")
-    first, last, step = entry.keys
-    keys = words[first : (last + 1 if last >= 0 else len(words) + last + 1) : step]
-    flags = entry.key_flags * len(keys) if len(entry.key_flags) == 1 else entry.key_flags
-    return list(zip(keys, flags, strict=True))
+    return keys_of(entry, words)
 
 
 def _named(word: bytes) -> Command | None:
@@ -145,47 +149,6 @@ def _named(word: bytes) -> Command | None:
     name, bar, sub = word.lower().decode("latin-1").partition("|")
     entry = TABLE.get(name)
     return entry.subcommands.get(sub) if entry is not None and bar else entry
-
-
-def _with_subcommands() -> Iterable[Command]:
-    for entry in TABLE.values():
-        yield entry
-        yield from entry.subcommands.values()
-
-
-# What Redis has for administrators without the flag that says so.
-_ADMIN_ONLY = frozenset({"lastsave", "role"})
-# What is dangerous without being for administrators only: to the data, to the other clients, to secrets.
-_DANGEROUS = frozenset({"flushall", "flushdb", "info", "keys", "restore"})
-_CATEGORY_OF_GROUP = {
-    "connection": "@connection",
-    "generic": "@keyspace",
-    "memory": "@memory",
-    "retrieval": "@memory",
-    "facts": "@memory",
-    "transactions": "@transaction",
-}
-
-
-def categories(entry: Command) -> list[str]:
-    """The ACL categories that a command is in."""
-    flags, name = entry.flags, entry.name
-    admin = "admin" in flags or name in _ADMIN_ONLY
-    found = {
-        "@write": "write" in flags,
-        "@read": "readonly" in flags,
-        "@admin": admin,
-        "@dangerous": admin or name in _DANGEROUS,
-        "@pubsub": "pubsub" in flags,
-        "@keyspace": name in ("flushall", "flushdb", "dbsize"),
-        "@connection": name.partition("|")[0] == "command",
-        "@fast": "fast" in flags,
-        "@slow": "fast" not in flags,
-    }
-    # A container does nothing itself, so Redis puts it in no other category than slow.
-    if entry.handler is not None and entry.group in _CATEGORY_OF_GROUP:
-        found[_CATEGORY_OF_GROUP[entry.group]] = True
-    return [category for category, holds in found.items() if holds]
 
 
 def _statuses(words: Iterable[str]) -> SetReply:
@@ -304,10 +267,40 @@ def config_set(ctx: Client, args: list[bytes]) -> SimpleString:
     return OK
 
 
+@command(
+    "CONFIG REWRITE",
+    arity=2,
+    flags=_ADMIN,
+    usage="CONFIG REWRITE",
+    complexity="O(settings)",
+    group="server",
+    options=["Comments, blank lines, order, and the lines of settings that have not changed stay as they are."],
+)
+def config_rewrite(ctx: Client, args: list[bytes]) -> Any:
+    """Write the settings as they are now to the config file, and the users where there is no aclfile."""
+    path = ctx.server.config.path
+    if path is None:
+        raise CommandError("The server is running without a config file")
+    server, values = ctx.server, values_of(ctx.server.config)
+    users = users_to_rewrite(server.acl, values["requirepass"]) if server.acl_file is None else None
+
+    def work() -> SimpleString:
+        try:
+            rewrite(path, values, users)
+        except OSError as error:
+            log.error("CONFIG REWRITE failed: %s", error)
+            raise CommandError(f"Rewriting config file: {error.strerror}") from None
+        log.info("CONFIG REWRITE executed with success.")
+        return OK
+
+    return ctx.background(work)
+
+
 @command("CONFIG RESETSTAT", arity=2, flags=_ADMIN, usage="CONFIG RESETSTAT", group="server")
 def config_resetstat(ctx: Client, args: list[bytes]) -> SimpleString:
-    """Set the counters of INFO to 0."""
+    """Set the counters of INFO to 0, and the histograms of LATENCY HISTOGRAM."""
     ctx.server.stats.reset()
+    ctx.server.observer.times.reset()
     ctx.server.keyspace.expired_keys = 0
     ctx.server.keyspace.expired_records = 0
     return OK
@@ -328,7 +321,8 @@ def _encoded(text: str) -> bytes:
     complexity="O(memories)",
     group="server",
     options=[
-        f"section: one of {', '.join(info_text.SECTIONS)} and memorydb; default, all and everything are all (all)",
+        f"section: one of {', '.join(info_text.SECTIONS)} and memorydb; all and everything are all of them, default is"
+        " all but commandstats and latencystats (default)",
     ],
 )
 def info(ctx: Client, args: list[bytes]) -> Any:
@@ -341,6 +335,12 @@ def time(ctx: Client, args: list[bytes]) -> list[str]:
     """Reply with the server's time: unix seconds, and microseconds of the second, exact to the millisecond."""
     seconds, ms = divmod(ctx.now, 1000)
     return [str(seconds), str(ms * 1000)]
+
+
+@command("ROLE", arity=1, flags="noscript loading stale fast", usage="ROLE", group="server")
+def role(ctx: Client, args: list[bytes]) -> list[Any]:
+    """Reply with `master`, an offset and the replicas, of which there are none."""
+    return ["master", 0, []]
 
 
 # MEMORY

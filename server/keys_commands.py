@@ -15,7 +15,7 @@ from .arguments import Words, integer
 from .commands import command
 from .entries import Copy, Drop, ExpireKey, Flush, Rename
 from .errors import CommandError, syntax_error
-from .glob import compile_glob
+from .glob import Glob, compile_glob
 
 if TYPE_CHECKING:
     from .client import Client
@@ -30,7 +30,7 @@ _CURSOR = re.compile(rb"[0-9]{1,20}\Z")
 
 
 def _exists(ctx: Client, key: bytes) -> bool:
-    return ctx.server.keyspace.get(key, ctx.now) is not None
+    return ctx.look_up(key) is not None
 
 
 # Presence
@@ -62,7 +62,8 @@ def exists(ctx: Client, args: list[bytes]) -> int:
     group="generic",
 )
 def touch(ctx: Client, args: list[bytes]) -> int:
-    """Count the keys that exist, as EXISTS does: no key is evicted here for not being used."""
+    """Count the keys that exist, as EXISTS does, and take them for used where maxmemory-policy asks for that."""
+    ctx.server.eviction.use_keys(ctx, args)
     return exists(ctx, args)
 
 
@@ -395,6 +396,7 @@ def copy(ctx: Client, args: list[bytes]) -> int:
     if not _exists(ctx, key) or (_exists(ctx, to) and not replace):
         return 0
     ctx.server.commit(Copy(key, to))
+    ctx.server.eviction.use_keys(ctx, [key, to])
     return 1
 
 
@@ -444,7 +446,7 @@ def scan(ctx: Client, args: list[bytes]) -> list[Any]:
     if not _CURSOR.match(args[0]) or (cursor := int(args[0])) > 2 * _INT64_MAX + 1:
         raise CommandError("invalid cursor")
     count, of_type = 10, True
-    pattern: re.Pattern[bytes] | None = None
+    pattern: Glob | None = None
     words = Words(args, 1)
     while words:
         match words.option():

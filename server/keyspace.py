@@ -27,7 +27,7 @@ class Keyspace:
     """All memories of the server.
 
     `touched(key)` is called after each change of a key (WATCH), `announce(key, event)` for each record that expires,
-    `compactable(memory)` where dead rows outnumber the live ones.
+    `key_expired(key)` for each key that does, `compactable(memory)` where dead rows outnumber the live ones.
     """
 
     def __init__(self) -> None:
@@ -39,6 +39,7 @@ class Keyspace:
         self._paths: KeyPaths | None = None  # from the first question about descendants on
         self.touched: Callable[[bytes], None] = lambda key: None
         self.announce: Callable[[bytes, bytes], None] = lambda key, event: None
+        self.key_expired: Callable[[bytes], None] = lambda key: None
         self.compactable: Callable[[Memory], None] = Memory.compact  # at once, until there is a loop to spare
         self.before_change: Callable[[Entry], None] | None = None  # a snapshot is being taken
         self.expired_keys = 0
@@ -98,6 +99,7 @@ class Keyspace:
     def _expire_key(self, key: bytes) -> None:
         self.expired_keys += 1
         self._drop(key)
+        self.key_expired(key)
 
     def _expire_records(self, key: bytes, memory: Memory, now: int) -> None:
         gone = memory.expire(now)

@@ -75,6 +75,11 @@ def _load_parts(files: Files, folder: str, current: Manifest, keyspace: Keyspace
                 keyspace.restore(key, memory, deadline)
         except BaseDamaged as error:
             raise LogDamaged(f"{error}. Nothing was changed. Restore it from a backup.") from error
+        except Exception as error:  # somebody wrote it who can compute a CRC, so anything may be wrong with it
+            raise LogDamaged(
+                f"{path} holds what is no memory, though its checksums are right: {error!r}. Nothing was changed."
+                " Restore it from a backup."
+            ) from error
     for seq in current.incrs:
         path = os.path.join(folder, incr_name(current.prefix, seq))
         reader = IncrReader(files.read(path), path, last=seq == current.incrs[-1])
@@ -104,7 +109,7 @@ def _apply_all(groups: Iterator[tuple[int, list[Entry]]], path: str, keyspace: K
         try:
             for entry in group:
                 keyspace.apply(entry)
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
             raise LogDamaged(
                 f"{path} holds an entry at or behind offset {offset} that does not apply: {error!r}."
                 " Nothing was changed. Restore the folder from a backup."

@@ -33,6 +33,8 @@ _SETTING_OPTIONS = (
     "MODEL name: whose vectors the memory holds (the embedder's default); another one replaces them all",
     "TAGBOOST x: what each tag that a query names adds to a record's BM25 (0)",
     "HISTORY seconds|ALL|0: how long replaced and deleted versions can be asked for with ASOF and KNOWNAT (0)",
+    "MAXRECORDS n, MAXBYTES n: the records of least retention are evicted where a write would make it more than n, or"
+    " more than n bytes of texts, vectors, metadata and tags (0: no limit)",
 )
 
 
@@ -45,9 +47,11 @@ def model_of_memory(settings: Settings) -> Model | None:
 
 def find(ctx: Client, key: bytes) -> Memory:
     """The memory at `key`; raises CommandError where there is none."""
-    memory = ctx.server.keyspace.get(key, ctx.now)
+    memory = ctx.look_up(key)
     if memory is None:
         raise CommandError("no such memory index")
+    if ctx.server.eviction.tracks:
+        ctx.server.eviction.use(ctx, memory)
     return memory
 
 
@@ -110,6 +114,11 @@ def _setting(option: bytes, words: Words, config: Config) -> dict[str, Any] | No
         if seconds < 0:
             raise CommandError("HISTORY must not be negative")
         return {"history": seconds}
+    if option in (b"MAXRECORDS", b"MAXBYTES"):
+        limit = words.integer()
+        if limit < 0:
+            raise CommandError(f"{option.decode()} must not be negative")
+        return {"max_records" if option == b"MAXRECORDS" else "max_bytes": limit}
     return None
 
 
@@ -146,7 +155,7 @@ def _of_model(settings: Settings, config: Config) -> Settings:
     group="memory",
     usage="MEM.CREATE key [MODE SEARCH|VECTOR|HYBRID] [DIM n] [METRIC COSINE|L2|IP]"
     " [WEIGHTS keyword vector recency importance] [HALFLIFE seconds] [FUSION LINEAR|RRF] [LANG name|NONE] [K1 x] [B x]"
-    f" [EMBEDDER {_EMBEDDERS}] [MODEL name] [TAGBOOST x] [HISTORY seconds|ALL|0]",
+    f" [EMBEDDER {_EMBEDDERS}] [MODEL name] [TAGBOOST x] [HISTORY seconds|ALL|0] [MAXRECORDS n] [MAXBYTES n]",
     options=(
         "MODE SEARCH|VECTOR|HYBRID: index words, vectors, or both (HYBRID)",
         "DIM n: the vectors' width; required for VECTOR and HYBRID unless EMBEDDER says it, refused for SEARCH",
@@ -195,7 +204,8 @@ def create(ctx: Client, args: list[bytes]) -> Any:
     keys=(1, 1, 1),
     group="memory",
     usage="MEM.CONFIG key [WEIGHTS keyword vector recency importance] [HALFLIFE seconds] [FUSION LINEAR|RRF] [K1 x]"
-    f" [B x] [EMBEDDER {_EMBEDDERS}] [MODEL name] [DIM n] [TAGBOOST x] [HISTORY seconds|ALL|0]",
+    f" [B x] [EMBEDDER {_EMBEDDERS}] [MODEL name] [DIM n] [TAGBOOST x] [HISTORY seconds|ALL|0]"
+    " [MAXRECORDS n] [MAXBYTES n]",
     options=(*_SETTING_OPTIONS, "DIM n: the width of the MODEL's vectors"),
 )
 def config(ctx: Client, args: list[bytes]) -> Any:
@@ -255,6 +265,8 @@ def _options_map(settings: Settings) -> dict[str, Any]:
         "model": settings.model,
         "tagboost": settings.tagboost,
         "history": "ALL" if history == ALL else history,
+        "maxrecords": settings.max_records,
+        "maxbytes": settings.max_bytes,
     }
     if settings.is_switching:
         found["next"] = {
@@ -294,6 +306,7 @@ def info(ctx: Client, args: list[bytes]) -> Any:
         "terms": memory.term_count(),
         "avg_doc_len": memory.avg_doc_len,
         "bytes": ctx.server.keyspace.nbytes(args[0]),
+        **({"record_bytes": memory.record_bytes} if memory.settings.max_bytes else {}),
         "tier": tier(ctx, memory.settings),
         "pending": memory.pending,
         **_switching(ctx, args[0], memory),

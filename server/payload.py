@@ -199,9 +199,12 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "next_model": _is_model,
     "next_dim": _integer(0, _DIM_MAX),
     "owner": lambda value: isinstance(value, str) and len(value) <= MODEL_NAME_MAX,
+    "max_records": _integer(0, _INT64_MAX),
+    "max_bytes": _integer(0, _INT64_MAX),
 }
 #: What payloads of earlier versions lack.
 _LATER = {"history", "embedder", "model", "tagboost", "next_embedder", "next_model", "next_dim", "owner"}
+_LATER |= {"max_records", "max_bytes"}
 
 
 def settings_of(fields: Any) -> Settings:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.reply import OK, SimpleString
+from ..protocol.reply import OK, Replies, SimpleString
 from .arguments import Words
 from .commands import command
 from .errors import CommandError, syntax_error
@@ -131,7 +131,8 @@ def waitaof(ctx: Client, args: list[bytes]) -> Any:
     options=(
         "SAVE: write the log anew first",
         "NOSAVE: only write and sync what is logged, as without either word",
-        "NOW, FORCE: accepted for Redis's clients; there are no replicas to wait for. FORCE stops although SAVE failed",
+        "NOW: wait for no client (see shutdown-timeout)",
+        "FORCE: stop although SAVE failed",
     ),
 )
 def shutdown(ctx: Client, args: list[bytes]) -> Any:
@@ -146,7 +147,8 @@ def shutdown(ctx: Client, args: list[bytes]) -> Any:
         if b"SAVE" in words and not await _rewriter(ctx).start() and b"FORCE" not in words:
             reply.set_exception(CommandError("Errors trying to SHUTDOWN. Check logs."))
             return
-        server.request_stop()
+        reply.set_result(Replies())  # none
+        server.request_stop(hurry=b"NOW" in words)
 
     if b"SAVE" in words:
         _rewriter(ctx)  # the error where there is no log

@@ -41,6 +41,8 @@ VERSION = 2
 _TIME_MAX = TTL_MAX_S * 1000
 _WEIGHTS = ("keyword", "vector", "recency", "importance")
 _KINDS = ("note", "episode", "fact")
+# What is called otherwise in Settings.
+_RENAMED = {"half_life": "halflife", "max_records": "maxrecords", "max_bytes": "maxbytes"}
 
 
 class BadLine(Exception):
@@ -117,6 +119,9 @@ def about_line(about: About) -> bytes:
         shown["tagboost"] = settings.tagboost
     if settings.history:
         shown["history"] = "ALL" if settings.history == ALL else settings.history
+    for name, limit in (("maxrecords", settings.max_records), ("maxbytes", settings.max_bytes)):
+        if limit:
+            shown[name] = limit
     return line_of(
         {
             "memory": _word(about.key),
@@ -279,8 +284,9 @@ def read_settings(shown: dict[str, Any]) -> Settings:
     weights = fields.get("weights")
     if isinstance(weights, dict) and weights.keys() == set(_WEIGHTS):
         fields["weights"] = [weights[name] for name in _WEIGHTS]
-    if "halflife" in fields:
-        fields["half_life"] = fields.pop("halflife")
+    for name, shown_as in _RENAMED.items():
+        if shown_as in fields:
+            fields[name] = fields.pop(shown_as)
     if fields.get("history") == "ALL":
         fields["history"] = ALL
     if fields.get("embedder") == "NONE":

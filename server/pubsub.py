@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..protocol.reply import Push
-from .glob import compile_glob
+from .glob import Glob, compile_glob
 
 if TYPE_CHECKING:
-    import re
-
     from .client import Client
 
 # Subscribers in the order in which they came, which is the order in which they hear.
@@ -26,7 +24,7 @@ class PubSub:
     def __init__(self) -> None:
         self.channels: dict[bytes, Subscribers] = {}
         self.patterns: dict[bytes, Subscribers] = {}
-        self._compiled: dict[bytes, re.Pattern[bytes]] = {}
+        self._compiled: dict[bytes, Glob] = {}
 
     @property
     def active(self) -> bool:
@@ -53,9 +51,10 @@ class PubSub:
             _remove(self.channels, channel, client)
 
     def subscribe_pattern(self, client: Client, pattern: bytes) -> None:
+        if pattern not in self._compiled:
+            self._compiled[pattern] = compile_glob(pattern)  # raises before anything has changed
         client.patterns.add(pattern)
         self.patterns.setdefault(pattern, {})[client] = None
-        self._compiled[pattern] = compile_glob(pattern)
 
     def unsubscribe_pattern(self, client: Client, pattern: bytes) -> None:
         if pattern in client.patterns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,8 +28,10 @@ from .errors import CommandError, syntax_error
 from .filter_words import read_filter, read_tags
 from .hits import HitFlags, hit_array, hit_map, stats_map
 from .memory_commands import find, half_life, weights
+from .query_counts import count_query
 from .record_commands import check_vector, remove
 from .record_maps import RecordFlags, record_map
+from .uses import use_counter
 
 if TYPE_CHECKING:
     from .client import Client
@@ -212,8 +214,8 @@ def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:
     request = _read(ctx, words, query)
     memory = find(ctx, key)
     _prepare(query, memory)
-    members = covered(ctx, key, memory, request.cascade)
-    started = perf_counter()
+    members = covered(ctx, "mem.query", key, memory, request.cascade)
+    started = perf_counter_ns()
     # A RESP3 client sees maps; which of the two a RESP2 client sees is a setting. Decided now, not when it is ready.
     build: Callable[[View, Hit, HitFlags], Any] = (
         hit_map if ctx.proto == 3 or ctx.server.config["mem-hit-format"] == "map" else hit_array
@@ -221,13 +223,19 @@ def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:
     flags = request.flags
     flags.key = key if request.cascade.asked else None
     query.counts = flags.stats
-    seen = ctx.seen
+    seen, count_uses, now = ctx.seen, use_counter(ctx, members), ctx.now
+    linear = query.kind == "fused" and (query.fusion or memory.settings.fusion) == "LINEAR"
 
     def reply(view: View, result: Result) -> Any:
+        if count_uses is not None:
+            count_uses((view.key(hit.slot), view.ids[hit.slot]) for hit in result.hits)
         hits = [build(view, hit, flags) for hit in result.hits]
         if seen is not None:
             seen.results, seen.tier = len(hits), result.tier
-        return [hits, stats_map(result, perf_counter() - started)] if flags.stats else hits
+        took_ns = perf_counter_ns() - started
+        best = result.hits[0].score if hits and linear and result.tier != "like" else None
+        count_query(memory, now, took_ns, len(hits), best)
+        return [hits, stats_map(result, took_ns / 1e9)] if flags.stats else hits
 
     return _answer(ctx, members, query, flags, reply)
 
@@ -321,7 +329,7 @@ def explain(ctx: Client, args: list[bytes]) -> Any:
             found["stats"] = stats_map(result, 0.0)
         return found
 
-    return _answer(ctx, covered(ctx, args[0], memory, request.cascade), asked, flags, reply)
+    return _answer(ctx, covered(ctx, "mem.explain", args[0], memory, request.cascade), asked, flags, reply)
 
 
 @command(

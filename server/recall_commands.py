@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from ..index import recall as recalling
@@ -15,8 +16,10 @@ from .errors import CommandError
 from .fact_maps import fact_map, fact_row
 from .memory_commands import find
 from .query_commands import fit_to_memory
+from .query_counts import count_query
 from .record_commands import check_vector
 from .record_maps import RecordFlags, record_map
+from .uses import use_counter
 
 if TYPE_CHECKING:
     from .client import Client
@@ -109,12 +112,17 @@ def recall(ctx: Client, args: list[bytes]) -> Any:
     text = None if settings.embedder and not settings.has_text else asked.text  # the embedder makes a vector of it
     asked.vector = fit_to_memory(memory, text, asked.vector)
     plan, proto, seen = recalling.plan(memory, asked, ctx.now), ctx.proto, ctx.seen
+    count_uses = use_counter(ctx, {args[0]: memory})
+    started, now = perf_counter_ns(), ctx.now
 
     def run(plan: RecallPlan) -> Any:
         found = recalling.run(plan)
         block = render(_lines(found), _episodes(found), budget)
         if seen is not None:
             seen.results = len(block.shown)
+        if count_uses is not None:
+            count_uses((None, record_id) for record_id in block.shown)
+        count_query(memory, now, perf_counter_ns() - started, len(block.shown))
         return _map(found, block) if as_map else block.text
 
     def ask(vector: bytes | None) -> Any:

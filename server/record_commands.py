@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..index.errors import BadMemory, DimensionMismatch
 from ..index.filters import Clause, content_digest
 from ..index.memory import NEVER, Memory
+from ..index.retention import record_bytes
 from ..index.settings import Settings
 from ..index.side import EPISODE, FACT, NOTE, PIN, Extra
 from ..index.texts import Contents, Wordings
@@ -33,6 +34,7 @@ from .fact_maps import fact_map
 from .filter_words import read_filter
 from .memory_commands import find
 from .record_maps import RecordFlags, record_map
+from .room import announce_evicted, evictions, make_room
 
 if TYPE_CHECKING:
     from .client import Client
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
 # What a page of MEM.SCAN looks at, at most; a filter looks at a record for about a microsecond.
 _PAGE_RECORDS = 20_000
+
+# What showing a record costs, as Plan.cost counts.
+_SHOW_COST = 20_000
 
 _ADD_USAGE = (
     "TEXT text [VEC blob | FVEC n f1 .. fn] [META field value]* [TAGS n tag1 .. tagn] [IMPORTANCE x] [TTL seconds]"
@@ -287,14 +292,23 @@ class Batch:
         )
 
     def commit(self, drafts: list[Draft]) -> None:
-        """Make them so, all or none, and announce them."""
-        server = self._ctx.server
-        server.commit_all(list(self.entries))
+        """Make them so, all or none, and announce them. Raises CommandError where there is no room."""
+        server, memory, now = self._ctx.server, self._memory, self._ctx.now
+        size = sum(growth(memory, put) for put in self._written.values()) if memory.settings.max_bytes else 0
+        gone = make_room(memory, now, records=self._new, size=size, keep=self._written)
+        server.commit_all([*evictions(self._key, memory, gone, now), *self.entries])
+        announce_evicted(server, self._key, gone)
         if server.pubsub.active:
             for draft, entry in zip(drafts, self.entries, strict=True):
                 server.announce(self._key, b"add " + entry.id)
                 if draft.ttl_s:
                     server.announce(self._key, b"ttl " + entry.id)
+
+
+def growth(memory: Memory, put: Put) -> int:
+    """How many bytes more the memory counts for MAXBYTES with this record."""
+    fact = None if put.extra is None else put.extra.fact
+    return record_bytes(put.id, put.text, len(put.vector), put.meta, put.tags, fact) - memory.bytes_of(put.id)
 
 
 def _extra(draft: Draft, old: Extra | None, written: int, now: int) -> Extra | None:
@@ -509,11 +523,16 @@ def get(ctx: Client, args: list[bytes]) -> Any:
     usage="MEM.MGET key id [id ...]",
     complexity="O(ids)",
 )
-def mget(ctx: Client, args: list[bytes]) -> list[Any]:
+def mget(ctx: Client, args: list[bytes]) -> Any:
     """Show several records, nil for each that is not there."""
     memory, flags = find(ctx, args[0]), RecordFlags()
     places = [memory.locate(record_id, ctx.now) for record_id in args[1:]]
-    return [None if found is None else record_map(*found, flags) for found in places]
+
+    def show() -> list[Any]:
+        return [None if found is None else record_map(*found, flags) for found in places]
+
+    # Some 10 microseconds each, with its share of the encoding.
+    return ctx.server.workers.submit(memory, len(places) * _SHOW_COST, show, ctx.proto)
 
 
 @command(
@@ -554,9 +573,10 @@ def set_meta(ctx: Client, args: list[bytes]) -> int:
     """Set metadata fields of a record; how many were new."""
     if len(args) % 2:
         raise CommandError("wrong number of arguments for 'mem.setmeta' command")
-    old = _meta_of(ctx, args)
+    memory = find(ctx, args[0])
+    old = _meta_of(ctx, memory, args[1])
     new = merged(old, args[2:])
-    _commit_meta(ctx, args, old, new)
+    _commit_meta(ctx, memory, args, old, new)
     return (len(new) - len(old)) // 2
 
 
@@ -571,25 +591,33 @@ def set_meta(ctx: Client, args: list[bytes]) -> int:
 )
 def del_meta(ctx: Client, args: list[bytes]) -> int:
     """Remove metadata fields of a record; how many there were."""
-    old = _meta_of(ctx, args)
+    memory = find(ctx, args[0])
+    old = _meta_of(ctx, memory, args[1])
     gone = set(args[2:])
     new = tuple(word for at in range(0, len(old), 2) if old[at] not in gone for word in old[at : at + 2])
-    _commit_meta(ctx, args, old, new)
+    _commit_meta(ctx, memory, args, old, new)
     return (len(old) - len(new)) // 2
 
 
-def _meta_of(ctx: Client, args: list[bytes]) -> tuple[bytes, ...]:
-    found = find(ctx, args[0]).locate(args[1], ctx.now)
+def _meta_of(ctx: Client, memory: Memory, record_id: bytes) -> tuple[bytes, ...]:
+    found = memory.locate(record_id, ctx.now)
     if found is None:
         raise CommandError("no such record")
     view, slot = found
     return view.metas[slot]
 
 
-def _commit_meta(ctx: Client, args: list[bytes], old: tuple[bytes, ...], new: tuple[bytes, ...]) -> None:
-    if new != old:
-        ctx.server.commit(SetMeta(args[0], args[1], new, ctx.now))
-        ctx.server.announce(args[0], b"meta " + args[1])
+def _commit_meta(
+    ctx: Client, memory: Memory, args: list[bytes], old: tuple[bytes, ...], new: tuple[bytes, ...]
+) -> None:
+    if new == old:
+        return
+    key, record_id, now = args[0], args[1], ctx.now
+    size = sum(map(len, new)) - sum(map(len, old))
+    gone = make_room(memory, now, records=0, size=size, keep=(record_id,)) if memory.settings.max_bytes else ()
+    ctx.server.commit_all([*evictions(key, memory, gone, now), SetMeta(key, record_id, new, now)])
+    announce_evicted(ctx.server, key, gone)
+    ctx.server.announce(key, b"meta " + record_id)
 
 
 @command(

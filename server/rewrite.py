@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from .aof import FileLog
-from .embedded import live_digests
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -42,13 +42,21 @@ class Rewriter:
         self.last_ok = True
         self.last_save_s = int(server.clock() // 1000)
         self.last_took_s = -1
+        self.saved_changes = 0  # of Stats.changes, those that the base has
+        self._begun_changes = 0
         self.started = 0.0
+        self.then: Callable[[], Awaitable[None]] | None = None  # part of a rewrite, once the files are there
         self._failures = 0
         self._retry_at = 0.0
 
     @property
     def running(self) -> bool:
         return self._task is not None
+
+    @property
+    def running_s(self) -> int:
+        """How long the rewrite has run, -1 where none does."""
+        return int(time.monotonic() - self.started) if self.running else -1
 
     def start(self) -> asyncio.Task[bool]:
         """Begin a rewrite, or join the one that runs; the task's result is whether it succeeded."""
@@ -74,6 +82,7 @@ class Rewriter:
         self.last_took_s = int(time.monotonic() - self.started)
         self.last_ok = not task.cancelled() and task.result()
         if self.last_ok:
+            self.saved_changes = self._begun_changes
             self.last_save_s = int(self._server.clock() // 1000)
             self._failures, self._retry_at = 0, 0.0
         else:
@@ -86,6 +95,7 @@ class Rewriter:
 
         def begin() -> Snapshot:
             nonlocal snapshot
+            self._begun_changes = server.stats.changes
             snapshot = Snapshot(server.keyspace, server.clock())
             return snapshot
 
@@ -94,9 +104,8 @@ class Rewriter:
             while not snapshot.walk(_KEYS_PER_TURN):
                 await asyncio.sleep(0)
             records = await file_log.install(snapshot.take(), snapshot.vocabulary)
-            # What no record says any more is forgotten there too.
-            live = live_digests(server.keyspace, server.clock())
-            await server.background(lambda: server.embedding.forget(live))
+            if self.then is not None:
+                await self.then()
         except OSError as error:
             log.error("Rewriting the AOF failed, the old files stay: %s", error)
             return False

@@ -10,37 +10,53 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from ..index import parallel
 from . import info
+from .acl_file import AclFile, load_users
+from .acl_users import Acl
 from .aof import Log
 from .audit import Audit
 from .backfill import Backfill
 from .client import Client
-from .config import Config
+from .config import Config, ConfigError
 from .connection import Connection
+from .embedded import live_digests
 from .embedding import Embedding
+from .eviction import Eviction
 from .files import Files
 from .incr import LogDamaged
 from .inference import Inference
 from .keyspace import Keyspace
 from .log import VERBOSE
+from .log import reopen as reopen_log
 from .log_load import open_log
+from .metrics import Metrics
+from .notifications import Notifications
+from .observer import Observer
 from .pubsub import PubSub
 from .rewrite import Rewriter
+from .sd_notify import Notifier
 from .stats import Stats
+from .tls import Tls
 from .workers import Workers
 
 if TYPE_CHECKING:
     from .commands import Command
+    from .console import Console
     from .entries import Entry
 
 log = logging.getLogger("recalld")
+
+_TICK_S = 0.1  # of the periodic task
+# How often a shutdown looks who has all replies. Nobody is there to be slowed down by it.
+_DRAIN_LOOK_S = 0.02
 
 
 def wall_clock() -> int:
@@ -62,7 +78,10 @@ class Server:
         self.log = Log()
         self.rewriter: Rewriter | None = None
         self.pubsub = PubSub()
+        self.notifications = Notifications(config, self.pubsub)
         self.stats = Stats()
+        self.eviction = Eviction(self)
+        self.observer = Observer(config, self.stats)
         threads = config["mem-threads"] or os.cpu_count() or 1
         self.executor = ThreadPoolExecutor(threads, "scan")
         parallel.use(threads)
@@ -72,8 +91,15 @@ class Server:
         self.audit = Audit(config, self._owner)
         self.inference = Inference(config, self.loop)
         self.clients: dict[int, Client] = {}
+        self.acl = Acl(config, self.clients)
         self.next_client_id = 1
+        self.acl_file: AclFile | None = None
         self.ports: list[tuple[str, int]] = []
+        self.tls_ports: list[tuple[str, int]] = []
+        self.tls: Tls | None = None
+        self.metrics: Metrics | None = None
+        self.console: Console | None = None
+        self.notifier = Notifier()
         self.watchers: dict[bytes, set[Client]] = {}
         self.group: list[Entry] | None = None  # what EXEC has written so far
         self.pause_until = 0  # CLIENT PAUSE, unix ms
@@ -81,18 +107,20 @@ class Server:
         self.paused_connections: set[Connection] = set()
         self.loading = False
         self._listeners: list[asyncio.Server] = []
-        self._stopping: asyncio.Event = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()  # nobody is waited for any more
         self._cron: asyncio.Task[None] | None = None
         self._backfilling: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.keyspace.touched = self._touched
         self.keyspace.announce = self.announce
+        self.keyspace.key_expired = self._key_expired
 
     # -- writing
 
     def commit(self, entry: Entry) -> None:
         """Apply a settled entry and log it."""
-        self.keyspace.apply(entry)
+        self._apply(entry)
         if self.group is not None:
             self.group.append(entry)
         else:
@@ -101,23 +129,42 @@ class Server:
     def commit_all(self, group: list[Entry]) -> None:
         """Apply and log entries that belong together."""
         for entry in group:
-            self.keyspace.apply(entry)
+            self._apply(entry)
         if self.group is not None:
             self.group.extend(group)
         elif group:
             self.log.append(group)
+
+    def _apply(self, entry: Entry) -> None:
+        self.stats.changes += 1
+        self.keyspace.apply(entry)
+        if self.notifications.on:
+            self.notifications.applied(entry)
 
     def _owner(self, key: bytes) -> str | None:
         """Who created the memory at `key`."""
         memory = self.keyspace.memories.get(key)
         return None if memory is None else memory.settings.owner
 
+    async def _forget_embeddings(self) -> None:
+        """No file is to hold a vector of a text that no record has any more."""
+        live = live_digests(self.keyspace, self.clock())
+        await self.background(lambda: self.embedding.forget(live))
+
     def announce(self, key: bytes, event: bytes) -> None:
         """Publish what happened to a record of the memory at `key`."""
         if self.pubsub.active:
             self.pubsub.publish(b"__mem__:" + key, event)
+            if self.notifications.on:
+                self.notifications.record(key, event)
+
+    def _key_expired(self, key: bytes) -> None:
+        if self.notifications.on:
+            self.notifications.notify("x", b"expired", key)
 
     def _touched(self, key: bytes) -> None:
+        if self.eviction.limit:
+            self.eviction.touched(key)
         for client in self.watchers.get(key, ()):
             client.dirty = True
 
@@ -147,18 +194,14 @@ class Server:
         if len(self.clients) >= self.config["maxclients"]:
             self.stats.rejected_connections += 1
             return "ERR max number of clients reached"
-        if not self.config["requirepass"]:
-            loopback = str(peer[0]).startswith("127.") or peer[0] in ("::1", "::ffff:127.0.0.1")
-            if self.config["protected-mode"] and not loopback:
-                self.stats.rejected_connections += 1
-                return (
-                    "DENIED recalld is running in protected mode because protected mode is enabled and no password is"
-                    " set for the default user. In this mode connections are only accepted from the loopback interface."
-                    " To accept others, set a password (requirepass) or turn protected-mode off."
-                )
-        else:
-            client.authenticated = False
-            connection.parser.authenticated = False
+        client.log_out()
+        if self.acl.default.nopass and self.config["protected-mode"] and not _is_loopback(peer):
+            self.stats.rejected_connections += 1
+            return (
+                "DENIED recalld is running in protected mode because protected mode is enabled and no password is set"
+                " for the default user. In this mode connections are only accepted from the loopback interface. To"
+                " accept others, set a password (requirepass) or turn protected-mode off."
+            )
         sock: socket.socket | None = transport.get_extra_info("socket")
         keepalive = self.config["tcp-keepalive"]
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -177,6 +220,7 @@ class Server:
         if self.clients.pop(client.id, None) is not None:
             log.log(VERBOSE, "Client closed connection %s", client.addr)
         self.pubsub.drop(client)
+        self.observer.forget(client)
         self.unwatch(client)
         self.log.waiters.discard(client.connection)
         self.paused_connections.discard(client.connection)
@@ -220,8 +264,16 @@ class Server:
     # -- life
 
     async def start(self) -> None:
-        """Load the log and listen. Raises LogDamaged, OSError."""
+        """Load the log and listen. Raises LogDamaged, OSError, ConfigError."""
         config = self.config
+        if config["tls-port"]:
+            self.tls = Tls(self)
+        if config["metrics-port"]:
+            self.metrics = Metrics(self)
+        if config["console-port"]:
+            self.console = _console(self)
+        self.acl_file = load_users(config, self.acl)
+        self.notifier.status("Loading the log")
         if config["appendonly"]:
             gc.disable()  # loading makes millions of objects and no garbage
             try:
@@ -238,29 +290,21 @@ class Server:
             finally:
                 gc.enable()
             self.rewriter = Rewriter(self, file_log)
+            self.rewriter.then = self._forget_embeddings
             config.on_change("appendfsync", file_log.set_policy)
+            file_log.timed = lambda event, ms: self.observer.latency.saw(event, ms, self.clock())
         self.audit.open()
         self.keyspace.compactable = self.workers.compact
+        self.eviction.start()
         config.on_change("proto-max-bulk-len", self._set_max_bulk)
-        port = config["port"]
-        for host in config["bind"]:
-            optional = host.startswith("-")
-            try:
-                listener = await self.loop.create_server(
-                    lambda: Connection(self), _host(host[optional:]), port, backlog=config["tcp-backlog"]
-                )
-            except OSError as error:
-                # ::1 is in the default list and missing on many machines; any address that cannot be had at all is
-                # said, and fatal only where the list asked for it by name.
-                if optional or (host == "::1" and self._listeners):
-                    log.info("Not listening on %s: %s", host, error)
-                    continue
-                raise
-            for sock in listener.sockets:
-                address = sock.getsockname()
-                self.ports.append((address[0], address[1]))
-                port = port or address[1]
-            self._listeners.append(listener)
+        if config["port"] or self.tls is None:
+            self.ports = await self._listen(config["port"], self._listen_plain)
+        if self.tls is not None:
+            self.tls_ports = await self._listen(config["tls-port"], self.tls.listen)
+        if self.metrics is not None:
+            await self.metrics.start()
+        if self.console is not None:
+            await self.console.start()
         gc.collect()
         gc.freeze()
         # Records are not cyclic garbage; a full collection over millions of them is a pause for nothing.
@@ -268,18 +312,47 @@ class Server:
         self._cron = self.loop.create_task(self._run_cron())
         self.backfill.look()
         self._backfilling = self.loop.create_task(self.backfill.run())
-        for address in self.ports:
-            log.warning("Ready to accept connections tcp on %s:%d", *address[:2])
+
+    async def _listen(
+        self, port: int, listen: Callable[[str, int], Awaitable[list[tuple[str, int]]]]
+    ) -> list[tuple[str, int]]:
+        """Listen on every address of `bind`; where that is. Raises OSError."""
+        where: list[tuple[str, int]] = []
+        for host in self.config["bind"]:
+            optional = host.startswith("-")
+            try:
+                where += await listen(_host(host[optional:]), port or (where[0][1] if where else 0))
+            except OSError as error:
+                # ::1 is in the default list and missing on many machines; any address that cannot be had at all is
+                # said, and fatal only where the list asked for it by name.
+                if optional or (host == "::1" and where):
+                    log.info("Not listening on %s: %s", host, error)
+                    continue
+                raise
+        return where
+
+    async def _listen_plain(self, host: str, port: int) -> list[tuple[str, int]]:
+        backlog = self.config["tcp-backlog"]
+        listener = await self.loop.create_server(lambda: Connection(self), host, port, backlog=backlog)
+        self._listeners.append(listener)
+        return [sock.getsockname()[:2] for sock in listener.sockets]
 
     async def _run_cron(self) -> None:
         tick = 0
+        latency = self.observer.latency
         while True:
-            await asyncio.sleep(0.1)
+            asleep = time.monotonic()
+            await asyncio.sleep(_TICK_S)
+            began = time.monotonic()
             tick += 1
             now = self.clock()
             try:
+                latency.saw("event-loop", (began - asleep - _TICK_S) * 1000, now)
                 # A bounded slice each time: the reads see exact deadlines anyway.
                 self.keyspace.expire(now, limit=2000)
+                self.eviction.sweep(now)
+                latency.saw("expire-cycle", (time.monotonic() - began) * 1000, now)
+                self.observer.times.fold()
                 if self.pause_until and now >= self.pause_until:
                     self.unpause()
                 if tick % 10 == 0:
@@ -287,6 +360,7 @@ class Server:
                     if self.rewriter is not None:
                         self.rewriter.start_if_grown()
                     self._close_idle(now)
+                    self._close_slow()
                     self.stats.sample(now)
             except Exception:
                 log.exception("the periodic task failed; it goes on")
@@ -296,32 +370,75 @@ class Server:
         if not timeout_ms:
             return
         for client in list(self.clients.values()):
-            subscribed = client.channels or client.patterns
-            if now - client.last_ms > timeout_ms and not subscribed and not client.connection.waiting:
+            told = client.channels or client.patterns or client.monitoring
+            if now - client.last_ms > timeout_ms and not told and not client.connection.waiting:
                 client.connection.abort()
+
+    def _close_slow(self) -> None:
+        """A soft limit of client-output-buffer-limit ends a client also while nothing more is sent to it."""
+        for client in list(self.clients.values()):
+            if client.connection.unsent_bytes():
+                client.connection.limit_unsent()
 
     def _set_max_bulk(self, value: int) -> None:
         for client in self.clients.values():
             client.connection.parser.max_bulk_bytes = value
 
-    def request_stop(self) -> None:
+    def request_stop(self, *, hurry: bool = False) -> None:
+        """End `run`; with `hurry` without waiting for clients."""
+        if hurry:
+            self._hurry.set()
         self._stopping.set()
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT."""
+        """Serve until SIGTERM, SIGINT or SHUTDOWN."""
         for signum in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(signum, self._on_signal, signum)
+        self.loop.add_signal_handler(signal.SIGHUP, self.reload)
+        # Only now: whoever reads this may send a signal at once.
+        for kind, ports in (("tcp", self.ports), ("tls", self.tls_ports)):
+            for address in ports:
+                log.warning("Ready to accept connections %s on %s:%d", kind, *address)
+        self.notifier.ready("Ready to accept connections")
+        self.notifier.start_watchdog(self.loop)
         await self._stopping.wait()
         await self.stop()
 
     def _on_signal(self, signum: int) -> None:
-        log.warning("Received %s, shutting down", signal.Signals(signum).name)
-        self.request_stop()
+        name = signal.Signals(signum).name
+        if self._hurry.is_set():  # what hangs now is the disk
+            log.warning("Received %s again, exiting at once: what the disk has not taken is lost", name)
+            os._exit(1)
+        if self._stopping.is_set():
+            log.warning("Received %s again, not waiting for clients", name)
+        else:
+            log.warning("Received %s, shutting down", name)
+        self.request_stop(hurry=self._stopping.is_set())
+
+    def reload(self) -> None:
+        """SIGHUP: open logfile and mem-audit-file again, and read the TLS files again."""
+        if self._stopping.is_set():
+            return
+        self.notifier.reloading()
+        log.info("Received SIGHUP, reopening log files%s", " and reloading TLS files" if self.tls is not None else "")
+        reopen_log()
+        self.audit.reopen()
+        if self.tls is not None:
+            self.tls.reload()
+        self.notifier.ready("Ready to accept connections")
 
     async def stop(self) -> None:
-        """Stop listening, close the log, drop the clients."""
+        """Stop listening, let the clients have their replies, close the log, drop who is left."""
+        self.notifier.stopping()
         for listener in self._listeners:
             listener.close()
+        if self.tls is not None:
+            self.tls.close()
+        if self.metrics is not None:
+            self.metrics.close()
+        if self.console is not None:
+            await self.console.close()
+        await self._drain()
         if self._cron is not None:
             self._cron.cancel()
         for client in self.clients.values():
@@ -337,7 +454,37 @@ class Server:
             client.connection.drain()
             client.connection.transport.close()
         self.executor.shutdown(wait=False, cancel_futures=True)
+        self.notifier.stop_watchdog()
         log.warning("recalld is now ready to exit, bye bye...")
+
+    async def _drain(self) -> None:
+        """Let what has arrived run and its replies leave, for `shutdown-timeout` seconds at most."""
+        deadline = self.loop.time() + self.config["shutdown-timeout"]
+        while True:
+            for client in list(self.clients.values()):  # each time: the system may have had one ready
+                client.connection.finish(drop_held=True)
+            waiting = [client for client in self.clients.values() if not client.connection.is_flushed]
+            left = deadline - self.loop.time()
+            if not waiting or left <= 0 or self._hurry.is_set():
+                break
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), min(left, _DRAIN_LOOK_S))
+        if waiting:
+            log.warning("%d clients did not take their replies in time and are cut off", len(waiting))
+
+
+def _console(server: Server) -> Console:
+    try:
+        from .console import Console
+    except ImportError as error:
+        raise ConfigError(
+            f"console-port needs the package {error.name}: pip install 'recalld[console]', or set console-port 0"
+        ) from None
+    return Console(server)
+
+
+def _is_loopback(peer: tuple[Any, ...] | str) -> bool:
+    return str(peer[0]).startswith("127.") or peer[0] in ("::1", "::ffff:127.0.0.1")
 
 
 def _address(peer: tuple[Any, ...] | str) -> str:
@@ -354,8 +501,8 @@ async def _serve(config: Config) -> int:
     server = Server(config)
     try:
         await server.start()
-    except (LogDamaged, OSError) as error:
-        log.error("%s", error)
+    except (LogDamaged, OSError, ConfigError) as error:
+        log.error("%s", error.message if isinstance(error, ConfigError) else error)
         await server.log.close()
         return 1
     await server.run()
@@ -369,5 +516,6 @@ def run(config: Config) -> int:
     # A thread that scans hands the interpreter over after so long when the loop asks for it; Python's own 5 ms would
     # be a PING's.
     sys.setswitchinterval(0.0005)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config))

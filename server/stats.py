@@ -11,19 +11,27 @@ class Stats:
 
     __slots__ = (
         "_sampled",
+        "changes",
         "commands",
         "connections",
         "error_codes",
+        "evicted_keys",
+        "evicted_records",
+        "hits",
         "input_bytes",
         "input_bytes_per_s",
+        "misses",
         "ops_per_s",
         "output_bytes",
         "output_bytes_per_s",
+        "output_cut_offs",
+        "query_cut_offs",
         "rejected_connections",
         "run_id",
     )
 
     def __init__(self) -> None:
+        self.changes = 0  # entries applied since the start
         self.run_id = os.urandom(20).hex()  # tells one life of the server from the next
         self.reset()
 
@@ -32,6 +40,12 @@ class Stats:
         self.commands = 0
         self.connections = 0
         self.rejected_connections = 0
+        self.query_cut_offs = 0  # clients cut off at client-query-buffer-limit,
+        self.output_cut_offs = 0  # at client-output-buffer-limit
+        self.hits = 0  # keys that commands found,
+        self.misses = 0  # and that they did not
+        self.evicted_keys = 0
+        self.evicted_records = 0
         self.input_bytes = 0
         self.output_bytes = 0
         self.error_codes: Counter[str] = Counter()  # ERR, WRONGPASS, ...: every error reply under its code

@@ -11,8 +11,8 @@ from asyncio import Future
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.reply import NULL_ARRAY, OK, SimpleString
-from .commands import command
-from .dispatch import call, settled
+from .commands import Command, command
+from .dispatch import call, error_reply, settled
 from .errors import CommandError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def exec_(ctx: Client, args: list[bytes]) -> Any:
     group = server.group = []
     ctx.in_exec = True
     try:
-        replies = [call(ctx, entry, words) for entry, words in queue]
+        replies = [_run(ctx, entry, words) for entry, words in queue]
     finally:
         ctx.in_exec = False
         server.group = None
@@ -64,6 +64,15 @@ def exec_(ctx: Client, args: list[bytes]) -> Any:
     if not any(isinstance(reply, Future) for reply in replies):
         return replies
     return server.loop.create_task(_settle(ctx, [entry.name for entry, _ in queue], replies))
+
+
+def _run(ctx: Client, entry: Command, words: list[bytes]) -> Any:
+    if entry.name not in ctx.granted:
+        try:
+            ctx.server.acl.check_queued(ctx, entry, words)
+        except CommandError as error:
+            return error_reply(ctx, entry.name, error)
+    return call(ctx, entry, words)
 
 
 async def _settle(ctx: Client, names: list[str], replies: list[Any]) -> list[Any]:

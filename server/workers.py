@@ -31,6 +31,10 @@ Job = Callable[[], Any]
 Finish = Callable[[Result], Any]
 
 
+class ReadJob(Future[Any]):
+    """The reply of a job that only reads: cancelled, where its client has gone, it does not run if it has not begun."""
+
+
 class _Work(NamedTuple):
     """A query and what becomes of its result, or any other job; and the protocol in which its reply is encoded, 0 for
     none."""
@@ -38,7 +42,7 @@ class _Work(NamedTuple):
     plan: Plan | None
     job: Callable[..., Any]
     proto: int
-    future: Future[Any]
+    future: ReadJob
 
 
 class Workers:
@@ -64,8 +68,8 @@ class Workers:
             return finish(run(plan))
         return self._queue(memory, plan, finish, proto)
 
-    def _queue(self, memory: Memory, plan: Plan | None, job: Callable[..., Any], proto: int) -> Future[Any]:
-        work = _Work(plan, job, proto, self._server.loop.create_future())
+    def _queue(self, memory: Memory, plan: Plan | None, job: Callable[..., Any], proto: int) -> ReadJob:
+        work = _Work(plan, job, proto, ReadJob(loop=self._server.loop))
         waiting = self._waiting.get(id(memory))
         if waiting is not None:
             waiting.append(work)
@@ -137,7 +141,8 @@ def _outcomes(batch: list[_Work]) -> list[_Outcome]:
         else:
             outcomes[number] = _outcome(work)
     for (number, _), result in zip(asked, run_together([plan for _, plan in asked]), strict=True):
-        outcomes[number] = (None, result) if isinstance(result, Exception) else _outcome(batch[number], result)
+        if not batch[number].future.cancelled():
+            outcomes[number] = (None, result) if isinstance(result, Exception) else _outcome(batch[number], result)
     return outcomes
 
 

@@ -46,6 +46,7 @@ from recalld.server.keyspace import Keyspace
 from recalld.server.log_load import open_log
 from recalld.server.payload import dump
 from recalld.server.rewrite import Rewriter
+from recalld.server.stats import Stats
 
 DIR = "/data"
 FOLDER = "/data/appendonlydir"
@@ -77,6 +78,7 @@ class Store:
         except BaseException:
             self.loop.close()
             raise
+        self.stats = Stats()
         self.rewriter = Rewriter(self, self.log)  # type: ignore[arg-type]  # what it needs of a server
         self.states = [self.state]
         self.ends = [0]

@@ -52,10 +52,17 @@ class Clock:
         self.now_ms += ms
 
 
+def free_port() -> int:
+    """A port that nobody has just now, where 0 means something else than any; whoever takes it may come too late."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
 class Reachable:
     """Something that listens on `port` of this machine."""
 
     port: int
+    tls_port: int
 
     def client(self, protocol: int = 2, decode_responses: bool = False, **kw: Any) -> redis.Redis:
         """A redis-py client."""
@@ -130,7 +137,7 @@ class Running(Reachable):
             self._thread.join(PATIENCE_S)
             self._thread = None
             raise
-        self.port = self.server.ports[0][1]
+        self.port, self.tls_port = (ports[0][1] if ports else 0 for ports in (self.server.ports, self.server.tls_ports))
 
     def stop(self) -> None:
         """Stop in good order, as SIGTERM does."""
@@ -176,8 +183,9 @@ class Process(Reachable):
     `log` gathers its output by lines.
     """
 
-    def __init__(self, dir: str | Path, *words: str) -> None:
-        command = [sys.executable, "-u", "-m", "recalld.server", "--port", "0", "--bind", "127.0.0.1"]
+    def __init__(self, dir: str | Path, *words: str, config: Path | None = None) -> None:
+        file = [] if config is None else [str(config)]
+        command = [sys.executable, "-u", "-m", "recalld.server", *file, "--port", "0", "--bind", "127.0.0.1"]
         self.log: list[str] = []
         self.process = subprocess.Popen(
             [*command, "--dir", str(dir), *words],

@@ -34,11 +34,13 @@ from recalld.server.config import (
     Config,
     ConfigError,
     Enum,
+    EventClasses,
     FileName,
     Int,
     Memory,
     OutputLimit,
     OutputLimits,
+    Percentiles,
     Real,
     Str,
     Type,
@@ -198,6 +200,12 @@ def values_of(kind: Type) -> st.SearchStrategy[Any]:
             return st.floats(kind.min, kind.max)
         case Enum():
             return st.sampled_from(kind.words)
+        case Percentiles():
+            return st.lists(st.floats(0, 100)).map(tuple)
+        case EventClasses():
+            return st.sets(st.sampled_from("g$lshzxetdKEmn")).map(
+                lambda letters: "".join(letter for letter in "g$lshzxetdKEmn" if letter in letters)
+            )
         case Weights():
             return st.tuples(*[finite(0, math.inf)] * 4)
         case BindList():
@@ -696,8 +704,8 @@ def test_help(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([word]) == 0
     printed = capsys.readouterr().out
     assert str(conf.PATH) in printed
-    known: dict[str | None, set[str]] = {None: {*OPTIONS, "version", "help", "name"}}
-    for command in ("export", "import", "mcp"):
+    known: dict[str | None, set[str]] = {None: {*OPTIONS, "version", "help", "name", "check-config"}}
+    for command in ("export", "import", "mcp", "ping"):
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         known[command] = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
@@ -707,7 +715,7 @@ def test_help(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check-aof", "--help"]) == 0
     known["check-aof"] = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
     for line in printed.splitlines():
-        shown = re.match(r" +recalld (export|import|check-aof|mcp) ", line)
+        shown = re.match(r" +recalld (export|import|check-aof|mcp|ping) ", line)
         assert set(re.findall(r"--([a-z-]+)", line)) <= known[shown[1] if shown else None], line
 
 

@@ -283,10 +283,16 @@ QUERIES += [
     *((f"MEM.VSEARCH h FVEC 2 1 0 {option}", unexpected(option.split()[0])) for option in ("TEXT x", "DIVERSITY .5")),
 ]
 
-#: Options of sections 6 and 7, which no command takes yet.
-LATER: list[tuple[str | tuple[Word, ...], str]] = [
-    *((f"MEM.CREATE no DIM 2 {o}", unexpected(o.split()[0])) for o in ("MAXRECORDS 5", "MAXBYTES 5")),
-    *((f"MEM.CONFIG h {o}", unexpected(o.split()[0])) for o in ("MAXRECORDS 5", "MAXBYTES 5")),
+LIMITS: list[tuple[str | tuple[Word, ...], str]] = [
+    (f"{command} {option} {value}", error)
+    for command in ("MEM.CREATE no DIM 2", "MEM.CONFIG h")
+    for option in ("MAXRECORDS", "MAXBYTES")
+    for value, error in (
+        ("", SYNTAX),
+        ("x", NOT_AN_INTEGER),
+        ("1kb", NOT_AN_INTEGER),
+        ("-1", f"ERR {option} must not be negative"),
+    )
 ]
 
 ARITY: list[tuple[str | tuple[Word, ...], str]] = [
@@ -389,7 +395,7 @@ BEFORE_THE_KEY: list[tuple[str | tuple[Word, ...], str]] = [
     ),
 ]
 
-CASES = [(words(line), text) for line, text in CREATE + RECORDS + QUERIES + LATER + ARITY + ABSENT + BEFORE_THE_KEY]
+CASES = [(words(line), text) for line, text in CREATE + RECORDS + QUERIES + LIMITS + ARITY + ABSENT + BEFORE_THE_KEY]
 
 
 def name_of(case: Case) -> str:

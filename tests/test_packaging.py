@@ -246,7 +246,7 @@ def test_product_imports_only_what_it_declares() -> None:
     undeclared = {
         name
         for name in imported(sorted(FOLDERS.values()))
-        if not declared & {provider.lower() for provider in providers.get(name, [name])}
+        if not declared & {provider.lower().replace("_", "-") for provider in providers.get(name, [name])}
     }
     assert undeclared == set()
 

@@ -10,7 +10,7 @@ import pytest
 from durable import on_loop
 from fake_provider import Provider, vector_of
 from harness import JUNE, PATIENCE_S, SECOND, Agent, Clock, Running, Wire, WireError, Word, flat_pairs
-from recalld.server import cascade, workers
+from recalld.server import workers
 from recalld.server.paths import KeyPaths, ancestors
 
 TREE = ("a", "a:b", "a:b:c", "a:b:d", "ab", "a:bc", "x", "x:y:z")
@@ -82,12 +82,14 @@ def test_keys_that_come_go_and_are_renamed(tree: Wire, clock: Clock) -> None:
     assert covers(tree, "x", "CASCADE", "DOWN") == [b"x:new"]
 
 
-def test_a_forbidden_memory_is_as_if_it_were_not_there(tree: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forbidden_memory_is_as_if_it_were_not_there(server: Running, tree: Wire) -> None:
     """It has no hit, and counts in no statistic."""
     words = ("MEM.QUERY", "a", "TEXT", "alpha", "CASCADE", "DOWN", "WITHSCORES")
-    monkeypatch.setattr(cascade, "allowed", lambda ctx, key: key != b"a:b")
-    without = tree(*words)
-    monkeypatch.undo()
+    tree("ACL", "SETUSER", "reader", "reset", "on", "nopass", "+mem.query", "~a", "~a:b:*", "~a:bc")
+    reader = server.wire()
+    reader("AUTH", "reader", "")
+    without = reader(*words)
+    tree("ACL", "DELUSER", "reader")
     assert [hit[1] for hit in tree(*words)] == [b"a", b"a:b", b"a:b:c", b"a:b:d", b"a:bc"]
     tree("DEL", "a:b")
     assert tree(*words) == without

@@ -1,0 +1,178 @@
+"""The users of a server, and what their rules mean for its clients: checks, refusals, connections that are cut.
+
+Rule 1: a change of a user is whole or not at all: it is made on a copy, which then takes the user's place.
+Rule 2: who is deleted or switched off is out at once, and so is a subscriber who may not hear a channel any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .acl import COMMAND, KEY, Denial, RuleError, User, decoded, default_user, encoded, hash_of, merged
+from .acl_log import AclLog
+from .client_line import client_line
+from .errors import CommandError
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .commands import Command
+    from .config import Config
+
+_WRONGPASS = "invalid username-password pair or user is disabled."
+_CHANGED = (
+    "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer"
+    " allowed for the following reason: "
+)
+
+
+class Acl:
+    """Users by name. `clients` are the server's, by id."""
+
+    def __init__(self, config: Config, clients: dict[int, Client]) -> None:
+        self.default = default_user(config["requirepass"])
+        self.users = {"default": self.default}
+        self.log = AclLog(config["acllog-max-len"])
+        self._clients = clients
+        self._config = config
+        config.on_change("acllog-max-len", self.log.resize)
+        config.on_change("requirepass", self._set_default_password)
+
+    @property
+    def allchannels(self) -> bool:
+        """Whether a new user may listen everywhere."""
+        return bool(self._config["acl-pubsub-default"] == "allchannels")
+
+    def names(self) -> list[str]:
+        return sorted(self.users, key=encoded)
+
+    # -- who it is
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a client that has not logged in counts as the default user."""
+        return self.default.nopass and self.default.enabled
+
+    def authenticate(self, name: bytes, password: bytes) -> User | None:
+        """The user, if there is one of that name with that password who is on."""
+        user = self.users.get(decoded(name))
+        if user is None:
+            hash_of(password)  # the time it takes shall not tell who exists
+            return None
+        return user if user.has_password(password) and user.enabled else None
+
+    def log_in(self, ctx: Client, name: bytes, password: bytes, command: bytes) -> None:
+        """Make it that user's connection; raises CommandError."""
+        user = self.authenticate(name, password)
+        if user is None:
+            self._refused(ctx, "auth", command, name)
+            raise CommandError(_WRONGPASS, "WRONGPASS")
+        ctx.log_in(user)
+
+    # -- what it may do
+
+    def check(self, ctx: Client, entry: Command, words: list[bytes]) -> None:
+        """Raise CommandError if the client may not run this command."""
+        if not ctx.authenticated:
+            if "no_auth" in entry.flags:
+                return
+            if not self.is_open:
+                raise CommandError("Authentication required.", "NOAUTH")
+        denial = self._denial(ctx, entry, words, in_multi=ctx.multi is not None)
+        if denial is None:
+            return
+        if denial.reason == COMMAND:
+            message = f"this user has no permissions to run the '{entry.name}' command"
+        else:
+            kind = "keys" if denial.reason == KEY else "channels"
+            message = f"this user has no permissions to access one of the {kind} used as arguments"
+        raise CommandError(message, "NOPERM")
+
+    def check_queued(self, ctx: Client, entry: Command, words: list[bytes]) -> None:
+        """The same for a command that EXEC is about to run, whose user's rules may have changed since it was queued."""
+        if not ctx.authenticated and not self.is_open:
+            raise CommandError("Authentication required.", "NOAUTH")
+        denial = self._denial(ctx, entry, words, in_multi=True)
+        if denial is None:
+            return
+        if denial.reason == COMMAND:
+            reason = "no permission to execute the command or subcommand"
+        elif denial.reason == KEY:
+            reason = "no permission to touch the specified keys"
+        else:
+            reason = "no permission to access one of the channels used as arguments"
+        raise CommandError(_CHANGED + reason, "NOPERM")
+
+    def _denial(self, ctx: Client, entry: Command, words: list[bytes], *, in_multi: bool) -> Denial | None:
+        denial = ctx.account.check(entry, words)
+        if denial is not None:
+            ctx.last_command = entry.name
+            name = encoded(entry.name) if denial.reason == COMMAND else words[denial.at]
+            reason = {COMMAND: "command", KEY: "key"}.get(denial.reason, "channel")
+            self._refused(ctx, reason, name, encoded(ctx.user), in_multi=in_multi)
+        return denial
+
+    def _refused(self, ctx: Client, reason: str, name: bytes, username: bytes, *, in_multi: bool = False) -> None:
+        context = "multi" if in_multi or ctx.multi is not None or ctx.in_exec else "toplevel"
+        self.log.add(reason, context, name, username, client_line(ctx, ctx.now).rstrip("\n"), ctx.now)
+
+    # -- changes
+
+    def set_user(self, name: bytes, rules: Iterable[bytes], ctx: Client | None = None) -> None:
+        """Make a user, or change the one there is; raises RuleError with the rule as its second argument."""
+        user = self.users.get(decoded(name))
+        staged = user.copy() if user is not None else User(decoded(name), allchannels=self.allchannels)
+        apply_rules(staged, rules, allchannels=self.allchannels)
+        self._replace(staged, ctx)
+
+    def delete(self, names: Iterable[bytes], ctx: Client | None = None) -> int:
+        """Delete users and cut their clients; how many there were."""
+        found = [user for name in dict.fromkeys(names) if (user := self.users.pop(decoded(name), None)) is not None]
+        for user in found:
+            self._cut((client for client in self._clients.values() if client.account is user), ctx)
+        return len(found)
+
+    def replace_all(self, users: dict[str, User], ctx: Client | None = None) -> None:
+        """Let there be these users and no others. Without a default one among them, it is as `requirepass` has it."""
+        self.delete((encoded(name) for name in list(self.users) if name not in users and name != "default"), ctx)
+        for user in {"default": default_user(self._config["requirepass"]), **users}.values():
+            self._replace(user, ctx)
+
+    def _replace(self, new: User, ctx: Client | None) -> None:
+        new.settle()
+        user = self.users.setdefault(new.name, new)
+        if user is not new:
+            user.become(new)
+        mine = [client for client in self._clients.values() if client.account is user and client.authenticated]
+        self._cut(
+            (client for client in mine if not user.enabled or user.channels_denied(client.channels, client.patterns)),
+            ctx,
+        )
+        if user is self.default:
+            for client in self._clients.values():
+                if not client.authenticated:
+                    client.connection.parser.authenticated = self.is_open
+
+    def _set_default_password(self, password: str) -> None:
+        new = self.default.copy()
+        for rule in (b"resetpass", b">" + encoded(password) if password else b"nopass"):
+            new.apply(rule, allchannels=self.allchannels)
+        self._replace(new, None)
+
+    def _cut(self, clients: Iterable[Client], ctx: Client | None) -> None:
+        for client in list(clients):
+            if client is ctx:
+                client.close_after_reply = True
+                client.log_out()  # what EXEC has still to run is nobody's
+            else:
+                client.connection.abort()
+
+
+def apply_rules(user: User, rules: Iterable[bytes], *, allchannels: bool) -> None:
+    """Change `user` by all of them; raises RuleError with the rule as its second argument."""
+    for rule in merged(rules):
+        try:
+            user.apply(rule, allchannels=allchannels)
+        except RuleError as error:
+            raise RuleError(error.args[0], rule) from None
+    user.settle()

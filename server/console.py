@@ -1,0 +1,327 @@
+"""The console: web pages for people on `console-port`, in the server's process and on its loop.
+
+    console.py            this: the HTTP server, who may come in, what every answer has
+    console_client.py     commands, as a client gives them
+    console_session.py    logins
+    console_memories.py   memories, records, queries        console_facts.py    facts, entities
+    console_status.py     charts, slow log, audit, events   console_page.py     templates and what they need
+    console_svg.py        drawings                          console_samples.py  numbers over time
+
+Rule 1: a page is made by commands of the user who is logged in (`Insider`); it sees and does what they may.
+Rule 2: GET changes nothing. POST needs the session's own token in the form, and comes from our own pages.
+Rule 3: everything is served from here, nothing from elsewhere, and no script is in a page.
+Rule 4: templates are filled in a thread: a long page holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from . import console_facts, console_memories, console_status
+from .console_client import Insider, Refused
+from .console_page import Form, Page, TooLarge, address, asset, page
+from .console_samples import Samples
+from .console_session import Attempts, Sessions, authenticate
+
+if TYPE_CHECKING:
+    from .server import Server
+
+log = logging.getLogger("recalld")
+
+_MOST_CONNECTIONS = 128
+_PATIENCE_S = 20
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_SECURITY = (
+    (
+        b"content-security-policy",
+        b"default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    # Not no-referrer: with that a browser says `Origin: null` of our own forms.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+_Handler = Callable[[Page], Awaitable[Response]]
+
+
+class _Http(uvicorn.Server):
+    """uvicorn, which here is a part of a server and leaves its signals alone."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Connection(H11Protocol):
+    """One connection, which asks something within _PATIENCE_S or is closed; never more than _MOST_CONNECTIONS."""
+
+    _was_idle = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > _MOST_CONNECTIONS:
+            transport.abort()
+            return
+        self.loop.call_later(_PATIENCE_S, self._look)
+
+    def _look(self) -> None:
+        if self.transport.is_closing():
+            return
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and (self._was_idle or self.cycle is None):
+            self.transport.abort()
+            return
+        self._was_idle = idle
+        self.loop.call_later(_PATIENCE_S, self._look)
+
+
+class Console:
+    """The console of one server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        # Browsers keep one cookie of a name for all ports of a host.
+        self.cookie = f"recalld_{server.config['console-port']}"
+        self.sessions = Sessions(server)
+        self.attempts = Attempts()
+        self.samples = Samples(server)
+        self.closing = False
+        self.streams: set[Insider] = set()
+        self.ports: list[tuple[str, int]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        routes = [
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/console.css", asset("console.css", "text/css; charset=utf-8")),
+            Route("/console.js", asset("console.js", "text/javascript; charset=utf-8")),
+            Route("/favicon.ico", asset("console.svg", "image/svg+xml")),
+            self._route("/logout", self._logout, "POST"),
+        ]
+        for module in (console_memories, console_facts, console_status):
+            routes += [self._route(path, handler, *methods) for path, handler, methods in module.ROUTES]
+        handlers = {404: _missing, 405: _wrong_method, 500: _failed}
+        self.app = _Guarded(self, Starlette(routes=routes, exception_handlers=handlers))
+        self._http = _Http(
+            uvicorn.Config(
+                self.app,
+                http=_Connection,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=15,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+
+    # -- life
+
+    async def start(self) -> None:
+        """Listen; raises OSError."""
+        config = self.server.config
+        port, sockets = config["console-port"], []
+        for host in config["console-bind"]:
+            optional = host.startswith("-")
+            try:
+                sockets.append(_listen(host[optional:], port))
+            except OSError as error:
+                if not optional:
+                    for listener in sockets:
+                        listener.close()
+                    raise
+                log.info("No console on %s: %s", host[optional:], error)
+        self.ports = [listener.getsockname()[:2] for listener in sockets]
+        create = self.server.loop.create_task
+        self._tasks = [
+            create(self._http.serve(sockets)),
+            create(self.samples.run()),
+            create(self.samples.measure()),
+        ]
+        for host, port in self.ports:
+            shown = f"[{host}]" if ":" in host else host
+            log.warning("Ready to serve the console on http://%s:%d/", shown, port)
+
+    async def close(self) -> None:
+        """End all streams, let answers leave, and stop."""
+        self.closing = True
+        for stream in self.streams:
+            stream.wake()
+        self._http.should_exit = True
+        if self._tasks:
+            for task in self._tasks[1:]:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=4)
+
+    # -- who may come in
+
+    def refusal(self, request: Request) -> str | None:
+        """Why the request is not looked at: it is not for us, or from a page that is not ours, or from afar."""
+        host = request.headers.get("host", "")
+        names = (*_LOOPBACK, self.server.config["console-host"].lower())
+        if self._is_local and (not host or _name_of(host) not in names):
+            # A page whose name was made to point here would otherwise be able to talk to us.
+            return "This console answers only under the names localhost, 127.0.0.1, [::1] and that of console-host."
+        if request.method == "POST":
+            origin = request.headers.get("origin")
+            foreign = request.headers.get("sec-fetch-site", "same-origin") != "same-origin"
+            if foreign or (origin is not None and origin.partition("://")[2] != host):
+                return "The form came from another page."
+        peer = address(request)
+        if (
+            self.server.config["protected-mode"]
+            and self.server.acl.default.nopass
+            and peer not in _LOOPBACK
+            and not peer.startswith(("127.", "::ffff:127."))
+        ):
+            return "recalld is in protected mode: set a password (requirepass) or turn protected-mode off."
+        return None
+
+    @property
+    def _is_local(self) -> bool:
+        return all(host in _LOOPBACK or host.startswith("127.") for host, _ in self.ports)
+
+    def _route(self, path: str, handler: _Handler, *methods: str) -> Route:
+        """A page for those who are logged in."""
+
+        async def answer(request: Request) -> Response:
+            token = request.cookies.get(self.cookie, "")
+            session = self.sessions.find(token)
+            if session is None:
+                if request.method == "POST":
+                    return await page(request, "message.html", 403, title="Logged out", text="Log in and try again.")
+                return RedirectResponse("/login?next=" + _quoted_path(request), 303)
+            try:
+                form = await Form.read(request) if request.method == "POST" else Form.of_query(request)
+            except TooLarge:
+                return await page(request, "message.html", 413, title="Too large", text="The form is too large.")
+            if request.method == "POST" and not form.has_token(session.csrf):
+                text = "The form is out of date. Go back, reload the page, and send it again."
+                return await page(request, "message.html", 403, title="Not done", text=text)
+            insider = Insider(self.server, f"{address(request)}:0", session.account)
+            try:
+                return await handler(Page(self, request, session, token, form, insider))
+            except Refused as error:
+                status = 403 if error.code == "NOPERM" else 503 if error.code in ("OOM", "MISCONF", "LOADING") else 400
+                title = "Not allowed" if status == 403 else "The server refused"
+                return await page(request, "message.html", status, session, title=title, text=str(error))
+            finally:
+                insider.close()
+
+        return Route(path, answer, methods=list(methods))
+
+    async def _login(self, request: Request) -> Response:
+        if request.method == "GET":
+            form = Form.of_query(request)
+            if self.sessions.find(request.cookies.get(self.cookie, "")) is not None:
+                return RedirectResponse("/", 303)
+            return await page(request, "login.html", next=_local(form.text("next")), user="default", error="")
+        try:
+            form = await Form.read(request)
+        except TooLarge:
+            return PlainTextResponse("The form is too large.\n", 413)
+        peer, now = address(request), self.server.clock()
+        user, target = form.text("user"), _local(form.text("next"))
+        wait_s = self.attempts.wait_s(peer, now)
+        if wait_s:
+            error = f"Too many wrong passwords. Try again in {wait_s} seconds."
+            answer = await page(request, "login.html", 429, next=target, user=user, error=error)
+            answer.headers["retry-after"] = str(wait_s)
+            return answer
+        known = authenticate(self.server, user, form.text("password"), f"{peer}:0")
+        if known is None:
+            self.attempts.failed(peer, now)
+            log.warning("Console: a login from %s failed", peer)
+            error = "Wrong user or password."
+            return await page(request, "login.html", 403, next=target, user=user, error=error)
+        self.sessions.end(request.cookies.get(self.cookie, ""))
+        forward = RedirectResponse(target, 303)
+        forward.set_cookie(self.cookie, self.sessions.open(known), httponly=True, samesite="strict", path="/")
+        return forward
+
+    async def _logout(self, page: Page) -> Response:
+        self.sessions.end(page.token)
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(self.cookie, path="/")
+        return answer
+
+
+class _Guarded:
+    """What stands before all pages: the checks that need no session, and the headers of every answer."""
+
+    def __init__(self, console: Console, app: ASGIApp) -> None:
+        self._console = console
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def with_headers(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                assert isinstance(headers, list)
+                headers += _SECURITY
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-store"))
+            await send(message)
+
+        reason = self._console.refusal(Request(scope))
+        app: ASGIApp = self._app if reason is None else PlainTextResponse(reason + "\n", 403)
+        try:
+            await app(scope, receive, with_headers)  # type: ignore[arg-type]
+        except Exception:  # Starlette has answered with 500 already
+            log.exception("the console failed at %s", scope["path"])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    host = {"*": "0.0.0.0", "::*": "::"}.get(host, host)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+
+
+def _name_of(host: str) -> str:
+    """The name in a Host header, without its port and brackets."""
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdigit() else host).strip("[]").lower()
+
+
+def _quoted_path(request: Request) -> str:
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return quote(path, safe="")
+
+
+def _local(target: str) -> str:
+    """Where to go after the login: a page of ours, nowhere else."""
+    good = target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
+    return target if good and "\\" not in target else "/"
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    return await page(request, "message.html", 404, title="Not found", text="There is no such page.")
+
+
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("Method not allowed.\n", 405)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("Something went wrong; the server's log has the details.\n", 500)

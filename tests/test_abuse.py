@@ -1,0 +1,488 @@
+"""Clients that mean harm, or behave as if they did: memory stays bounded, what is refused is refused in words, and other
+clients are served throughout.
+
+The server is a process. Its memory is the peak of its resident set (`Abused.growth_mb`), which the kernel keeps, so
+nothing is missed between two looks. That others are served is counted, never timed: a client that asks PING all along
+(`Abused.served`) has every one answered, and more than none of them while the abuse goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from durable import eventually
+from harness import Process, Wire, WireError, Word, pack
+
+MB = 1 << 20
+
+
+class Abused(Process):
+    """A server that keeps nothing, and what it costs."""
+
+    def __init__(self, dir: Path, *words: str) -> None:
+        super().__init__(dir, "--appendonly", "no", *words)
+
+    def _kb(self, name: str) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
+        assert found is not None
+        return int(found[1])
+
+    @contextmanager
+    def growth_mb(self, most: int) -> Iterator[None]:
+        """What happens inside takes no more than this at any moment."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")  # the peak begins anew
+        before = self._kb("VmRSS")
+        yield
+        grown = (self._kb("VmHWM") - before) // 1024
+        assert grown <= most, f"{grown} MB, {most} are allowed"
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        """Another client asks PING while this goes on, and has all of them answered."""
+        wire = self.wire()
+        over = threading.Event()
+        answered = 0
+        failed: list[BaseException] = []
+
+        def ask() -> None:
+            nonlocal answered
+            try:
+                while not over.is_set() or answered < 3:
+                    assert wire("PING") == "PONG"
+                    answered += 1
+            except BaseException as error:
+                failed.append(error)
+
+        asker = threading.Thread(target=ask, daemon=True)
+        asker.start()
+        try:
+            eventually(lambda: answered > 0 or bool(failed))
+            before = answered
+            yield
+            eventually(lambda: answered > before or bool(failed))
+        finally:
+            over.set()
+            asker.join()
+            wire.close()
+        assert not failed, failed
+
+    def info(self, name: str) -> int:
+        wire = self.wire()
+        found = re.search(rb"^%s:(\d+)" % name.encode(), wire("INFO", "everything"), re.MULTILINE)
+        wire.close()
+        assert found is not None, name
+        return int(found[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Abused]:
+    """A server with a memory `k` of 5000 records of 20 words, another one `t` of twelve texts of 60 KB, and small limits."""
+    with Abused(
+        tmp_path_factory.mktemp("abuse"),
+        *("--client-query-buffer-limit", "16mb"),
+        *("--client-output-buffer-limit", "normal 32mb 0 0 pubsub 8mb 2mb 1"),
+        *("--proto-max-bulk-len", "4mb"),
+    ) as server:
+        wire, rng = server.wire(), random.Random(1)
+        words = [f"word{n}" for n in range(2000)]
+        wire("MEM.CREATE", "k", "MODE", "SEARCH")
+        for begin in range(0, 5000, 500):
+            for reply in wire.pipeline(
+                *(
+                    ["MEM.ADD", "k", "ID", f"i{n}", "TEXT", " ".join(rng.choices(words, k=20)), "META", "f", str(n)]
+                    for n in range(begin, begin + 500)
+                )
+            ):
+                assert not isinstance(reply, WireError), reply
+        wire("MEM.CREATE", "t", "MODE", "SEARCH")
+        for n in range(12):
+            wire("MEM.ADD", "t", "ID", f"i{n}", "TEXT", f"w{n} " * 12_000)
+        wire.close()
+        yield server
+        assert server.process.poll() is None
+
+
+def closed(sock: socket.socket) -> bool:
+    """Whether the server has hung up, once all it sent is read."""
+    with suppress(OSError):
+        while sock.recv(1 << 16):
+            pass
+    return True
+
+
+# -- those who do not read
+
+
+def test_large_replies_wait_for_their_reader_few_at_a_time(server: Abused) -> None:
+    """Sixty-four replies of 4 MB each are asked for and not read: two or three are made, the rest when there is room."""
+    ask = pack("MEM.MGET", "t", *(f"i{n % 12}" for n in range(120)))
+    with server.served(), server.growth_mb(60):
+        sock = server.raw()
+        sock.sendall(ask * 64)
+        with server.served():  # it has come so far, and no farther
+            pass
+        wire = Wire(sock)
+        for _ in range(64):
+            assert len(wire.read()) == 120
+        wire.close()
+
+
+def test_a_pipeline_whose_replies_nobody_reads(server: Abused) -> None:
+    """A hundred thousand queries, none of whose replies is read: they stop running once the socket takes no more."""
+    ask = pack("MEM.GET", "t", "i1") * 100
+    with server.served(), server.growth_mb(60):
+        sock = server.raw()
+        sock.settimeout(0.5)
+        sent = 0
+        with suppress(OSError):
+            while sent < 64 * MB:
+                sent += sock.send(ask)
+        sock.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_subscriber_that_does_not_read_is_cut_off_at_the_hard_limit(server: Abused, protocol: int) -> None:
+    """8 MB, however much is published."""
+    slow, other = server.wire(protocol), server.wire()
+    slow("SUBSCRIBE", "news")
+    before = server.info("client_output_buffer_limit_disconnections")
+    with server.served(), server.growth_mb(60):
+        for _ in range(64):
+            other("PUBLISH", "news", b"x" * MB)
+        assert server.info("client_output_buffer_limit_disconnections") == before + 1
+    assert other("PUBLISH", "news", "x") == 0
+    assert closed(slow.sock)
+
+
+def test_a_subscriber_over_the_soft_limit_is_cut_off_though_nothing_more_is_published(server: Abused) -> None:
+    """Over 2 MB for a second: the periodic task sees it, no further message is needed."""
+    slow, other = server.wire(), server.wire()
+    slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow("SUBSCRIBE", "soft")
+    for _ in range(7):
+        other("PUBLISH", "soft", b"x" * MB)
+    assert other("PUBSUB", "NUMSUB", "soft") == [b"soft", 1]
+    with server.served():
+        eventually(lambda: other("PUBSUB", "NUMSUB", "soft") == [b"soft", 0])
+
+
+def test_a_reply_over_the_limit_of_normal_clients(server: Abused) -> None:
+    """One reply of some 45 MB that is not read: the client goes, not the server."""
+    sock = server.raw()
+    before = server.info("client_output_buffer_limit_disconnections")
+    with server.served(), server.growth_mb(220):
+        sock.sendall(pack("MEM.MGET", "t", *(f"i{n % 12}" for n in range(1200))))
+        eventually(lambda: server.info("client_output_buffer_limit_disconnections") == before + 1)
+    sock.close()
+
+
+def test_the_queries_of_a_client_that_has_gone_are_not_run(server: Abused) -> None:
+    """A long pipeline of dear queries and a close: what has not begun by then is dropped with its client."""
+    words = " ".join(f"word{n}" for n in range(1000))
+    wire = server.wire()
+    with server.served():
+        for _ in range(8):
+            sock = server.raw()
+            sock.sendall(pack("MEM.QUERY", "k", "TEXT", words, "TOPK", 1000, "EXPLAIN") * 32)
+            sock.close()
+        assert len(wire("MEM.QUERY", "k", "TEXT", "word1")) == 10
+
+
+# -- those who only sit there
+
+
+def test_idle_connections_are_closed_and_subscribers_are_not(tmp_path: Path) -> None:
+    """`timeout 1`: a client that says nothing, and one that began a command and never ended it."""
+    with Abused(tmp_path, "--timeout", "1") as server:
+        silent, half, told, active = server.raw(), server.raw(), server.wire(), server.wire()
+        half.sendall(b"*2\r\n$4\r\nECHO\r\n$100\r\nabc")
+        told("SUBSCRIBE", "c")
+        with server.served():
+            assert closed(silent) and closed(half)
+        assert told("PING") == [b"pong", b""]
+        active.close()
+
+
+def test_a_half_closed_connection_has_its_replies_and_ends(server: Abused) -> None:
+    sock = server.raw()
+    sock.sendall(pack("PING") * 1000)
+    sock.shutdown(socket.SHUT_WR)
+    got = b""
+    while data := sock.recv(1 << 16):
+        got += data
+    assert got == b"+PONG\r\n" * 1000
+
+
+def test_keepalive_is_on(server: Abused) -> None:
+    """The kernel finds peers that are gone without a word: `ss` shows the timer on the server's side."""
+    wire = server.wire()
+    assert wire("CONFIG", "GET", "tcp-keepalive") == [b"tcp-keepalive", b"300"]
+    mine = "%04X" % wire.sock.getsockname()[1]
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    (row,) = [row for row in rows if row[2].endswith(":" + mine)]
+    assert row[5].startswith("02:"), row  # the keepalive timer runs
+
+
+def test_a_flood_of_connections(tmp_path: Path) -> None:
+    """Over maxclients each is told so; those inside are served, and a place that is free is given away again."""
+    with Abused(tmp_path, "--maxclients", "50") as server:
+        inside = [server.wire() for _ in range(49)]
+        with server.served(), server.growth_mb(20):
+            for _ in range(500):
+                sock = server.raw()
+                assert sock.recv(100) == b"-ERR max number of clients reached\r\n"
+                assert sock.recv(1) == b""
+                sock.close()
+        assert [wire("PING") for wire in inside] == ["PONG"] * 49
+        inside.pop().close()
+
+        def again() -> bool:
+            with server.raw() as sock:
+                sock.sendall(b"PING\r\n")
+                return sock.recv(100) == b"+PONG\r\n"
+
+        eventually(again)
+
+
+def test_connections_that_come_and_go(server: Abused) -> None:
+    before = server.info("connected_clients")
+    with server.served(), server.growth_mb(40):
+        for _ in range(1000):
+            server.raw().close()
+    eventually(lambda: server.info("connected_clients") == before)
+
+
+# -- those who send too much
+
+
+def test_a_giant_pipeline_is_answered_while_others_are(server: Abused) -> None:
+    count = 200_000
+    with server.served(), server.growth_mb(80):
+        sock = server.raw()
+        sender = threading.Thread(target=sock.sendall, args=(pack("PING") * count,))
+        sender.start()
+        with sock.makefile("rb") as file:
+            for _ in range(count):
+                assert file.readline() == b"+PONG\r\n"
+        sender.join()
+        sock.close()
+
+
+def test_an_announced_argument_over_the_limit(server: Abused) -> None:
+    """proto-max-bulk-len: refused at the announcement, before a byte of it has come."""
+    with server.growth_mb(10):
+        sock = server.raw()
+        sock.sendall(b"*2\r\n$4\r\nECHO\r\n$%d\r\n" % (4 * MB + 1))
+        assert sock.recv(100) == b"-ERR Protocol error: invalid bulk length\r\n"
+        assert closed(sock)
+
+
+def test_announced_and_never_sent(server: Abused) -> None:
+    """Two hundred connections announce two billion arguments, or 4 MB each, and send nothing of it: that costs nothing."""
+    with server.served(), server.growth_mb(20):
+        socks = [server.raw() for _ in range(200)]
+        for n, sock in enumerate(socks):
+            sock.sendall(b"*2147483647\r\n" if n % 2 else b"*2\r\n$4\r\nECHO\r\n$%d\r\nabc" % (4 * MB))
+        assert server.info("connected_clients") >= 200
+        for sock in socks:
+            sock.close()
+
+
+@pytest.mark.parametrize("size", [1, 100, 3 * MB])
+def test_a_command_over_the_query_buffer_limit(server: Abused, size: int) -> None:
+    """client-query-buffer-limit counts what a command that is not whole yet takes, whatever its arguments' size.
+
+    Thirty-six times the limit are sent at the most; ten times it are what an argument of one byte takes in memory.
+    """
+    sock = server.raw()
+    before = server.info("client_query_buffer_limit_disconnections")
+    with server.served(), server.growth_mb(16 * 12):
+        sock.sendall(b"*2147483647\r\n")
+        word = b"$%d\r\n%s\r\n" % (size, b"x" * size)
+        block = word * max(1, 65536 // len(word))
+        with pytest.raises(OSError):
+            for _ in range(36 * 16 * MB // len(block)):
+                sock.sendall(block)
+        assert server.info("client_query_buffer_limit_disconnections") == before + 1
+
+
+def test_long_texts(server: Abused) -> None:
+    """A text to store is limited; of a query's, no more is read than the words that count."""
+    text = b"word1 " * (4 * MB // 6)
+    with server.served(), server.growth_mb(60):
+        wire = server.wire()
+        assert wire.error("MEM.ADD", "k", "TEXT", text) == "ERR text exceeds mem-max-text-bytes (65536)"
+        for words in (["MEM.QUERY", "k", "TEXT", text], ["MEM.SEARCH", "k", text], ["MEM.SEARCH", "k", b"x" * 4 * MB]):
+            assert len(wire(*words)) <= 10
+        wire.close()
+
+
+# -- those who ask too much
+
+
+def filters(count: int) -> list[Word]:
+    return [word for n in range(count) for word in ("FILTER", "f", "NE", str(n))]
+
+
+QUERY: list[Word] = ["MEM.QUERY", "k", "TEXT", " ".join(f"word{n}" for n in range(5000))]
+DEEP: list[tuple[list[Word], str]] = [
+    ([*QUERY, *filters(128)], ""),
+    (["MEM.EXPLAIN", "k", "i1", *QUERY[2:], *filters(128)], ""),
+    ([*QUERY, *filters(5000)], "ERR more than mem-max-filters (128) filters"),
+    (["MEM.EXPLAIN", "k", "i1", *QUERY[2:], *filters(5000)], "ERR more than mem-max-filters (128) filters"),
+    ([*QUERY, "TAGS", "ANY", 20_000, *range(20_000)], ""),
+    ([*QUERY, "TAGS", "ALL", 20_000, *range(20_000)], "ERR more than mem-max-filters (128) filters"),
+    ([*QUERY, "FILTER", "f", "IN", ",".join(map(str, range(100_000)))], ""),
+    ([*QUERY, "ACROSS", 20_000, *(f"none{n}" for n in range(20_000))], ""),
+    ([*QUERY, "TOPK", 1000, "EXPLAIN", "WITHMETA", "WITHSCORES"], ""),
+    (["MEM.QUERY", "k", "FVEC", 2_000_000_000, 1, 2], "ERR "),
+    (["MEM.MGET", "k", *(f"i{n % 6000}" for n in range(20_000))], ""),
+    (["MEM.DEL", "none", *range(20_000)], "ERR no such memory index"),
+    (["EXISTS", *range(50_000)], ""),
+]
+
+
+@pytest.mark.parametrize("number", range(len(DEEP)))
+def test_deep_queries(server: Abused, number: int) -> None:
+    words, error = DEEP[number]
+    with server.served(), server.growth_mb(100):
+        wire = server.wire()
+        wire.send(*words)
+        reply = wire.read()
+        assert str(reply).startswith(error) if error else not isinstance(reply, WireError), reply
+        wire.close()
+
+
+def test_transactions(server: Abused) -> None:
+    """MULTI within MULTI is refused each time and fails the transaction; one of 50 000 commands runs."""
+    with server.served(), server.growth_mb(100):
+        wire = server.wire()
+        replies = wire.pipeline(["MULTI"], *[["MULTI"]] * 5000, ["EXEC"])
+        assert set(map(str, replies[1:-1])) == {"ERR MULTI calls can not be nested"}
+        assert replies[-1] in ([], WireError("EXECABORT Transaction discarded because of previous errors."))
+        replies = wire.pipeline(["MULTI"], *[["PING"]] * 50_000, ["EXEC"])
+        assert replies[-1] == ["PONG"] * 50_000
+        wire.close()
+
+
+# -- patterns
+
+
+HOSTILE = [
+    b"*a" * 5000 + b"b",
+    b"*" * 100_000 + b"b",
+    b"*" + b"a" * 20_000 + b"b*",
+    b"*a?" * 340 + b"b",
+    b"*[a]" * 250 + b"b",
+    b"[^b]" * 256,
+    b"[" * 1024,
+    b"*" + b"?" * 1000 + b"b*",
+]
+
+
+@pytest.mark.parametrize("pattern", HOSTILE, ids=range(len(HOSTILE)))
+def test_patterns_made_to_take_forever(server: Abused, pattern: bytes) -> None:
+    """They match a key, and a channel, of 60 KB of `a` in no remarkable time, and take little to remember."""
+    key = b"a" * 60_000
+    with server.served(), server.growth_mb(60):
+        wire, told = server.wire(), server.wire(3)
+        wire("MEM.CREATE", key, "MODE", "SEARCH")
+        assert wire("KEYS", pattern) == []
+        assert wire("SCAN", 0, "MATCH", pattern, "COUNT", 100)[1] == []
+        assert wire("PUBSUB", "CHANNELS", pattern) == []
+        told("PSUBSCRIBE", pattern)
+        assert wire("PUBLISH", key, "x") == 0
+        wire("DEL", key)
+        told.close()
+        wire.close()
+
+
+def test_a_pattern_that_would_take_long_to_compile(server: Abused) -> None:
+    wire = server.wire()
+    refusal = "ERR a pattern with ? [ or \\ may have 1024 bytes at most, this one has 64000"
+    with server.served(), server.growth_mb(10):
+        for words in (["KEYS"], ["PSUBSCRIBE"], ["SCAN", 0, "MATCH"], ["PUBSUB", "CHANNELS"]):
+            assert wire.error(*words, b"[^a]" * 16_000) == refusal
+    assert wire("PING") == "PONG"  # no subscriber
+
+
+def test_very_many_subscriptions(server: Abused) -> None:
+    """Twenty thousand channels and as many patterns of one client; a message is matched against all."""
+    count = 20_000
+    with server.served(), server.growth_mb(80):
+        told, other = server.wire(3), server.wire()
+        told.send("SUBSCRIBE", *(f"c{n}" for n in range(count)))
+        told.send("PSUBSCRIBE", *(f"*p{n}*q*" for n in range(count)))
+        assert [told.read()[2] for _ in range(2 * count)] == list(range(1, 2 * count + 1))
+        assert other("PUBLISH", "p7q", "x") == 1
+        assert other("PUBLISH", "c7", "x") == 1
+        told.close()
+        eventually(lambda: other("PUBSUB", "NUMPAT") == 0)
+        other.close()
+
+
+# -- bytes that are no commands
+
+
+NO_COMMANDS: list[tuple[bytes, str]] = [
+    (b"GET / HTTP/1.1\r\nHost: x\r\nUser-Agent: y\r\n\r\n", ""),
+    (b"POST / HTTP/1.1\r\nContent-Length: 20\r\n\r\nFLUSHALL\r\n", ""),
+    (b"*-1\r\n*0\r\n\r\n\r\nPING\r\n", r"\+PONG\r\n$"),
+    (b"*1\r\n$-1\r\n", r"-ERR Protocol error: invalid bulk length\r\n$"),
+    (b"*1\r\n$-9223372036854775809\r\n", r"-ERR Protocol error: invalid bulk length\r\n$"),
+    (b"*2147483648\r\n", r"-ERR Protocol error: invalid multibulk length\r\n$"),
+    (b"*99999999999999999999999\r\n", r"-ERR Protocol error: invalid multibulk length\r\n$"),
+    (b"*1\r\n:5\r\n", r"-ERR Protocol error: expected '\$', got ':'\r\n$"),
+    (b'SET "a', ""),
+    (b'ECHO "a"b\r\n', r"-ERR Protocol error: unbalanced quotes in request\r\n$"),
+    (b"x" * 70_000, r"-ERR Protocol error: too big inline request\r\n$"),
+    (b"*" + b"1" * 70_000, r"-ERR Protocol error: too big mbulk count string\r\n$"),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)) * 2, ""),
+    (b"\x00" * 1000, ""),
+]
+
+
+@pytest.mark.parametrize("number", range(len(NO_COMMANDS)))
+def test_bytes_that_are_no_commands(server: Abused, number: int) -> None:
+    """Whole, and with pauses between any two pieces."""
+    data, expected = NO_COMMANDS[number]
+    with server.served(), server.growth_mb(10):
+        for piece in (len(data), 1 + len(data) // 20):
+            sock = server.raw()
+            with suppress(OSError):  # it may have hung up in the middle
+                for at in range(0, len(data), piece):
+                    sock.sendall(data[at : at + piece])
+                sock.shutdown(socket.SHUT_WR)
+            got = b""
+            with suppress(ConnectionError):
+                while more := sock.recv(1 << 16):
+                    got += more
+            if piece == len(data) or got:
+                assert re.search(expected.encode(), got), got
+            sock.close()
+
+
+def test_random_bytes(server: Abused) -> None:
+    """And commands that were cut or changed: the connection ends or goes on, the server does."""
+    rng = random.Random(7)
+    whole = pack("MEM.QUERY", "k", "TEXT", "word1 word2", "FILTER", "f", "GT", "5") + pack("MULTI") + pack("EXEC")
+    with server.served(), server.growth_mb(20):
+        for _ in range(300):
+            data = bytearray(whole if rng.random() < 0.7 else rng.randbytes(rng.randint(1, 2000)))
+            for _ in range(rng.randint(0, 4)):
+                data[rng.randrange(len(data))] = rng.choice(b"\r\n*$0123456789-\x00\xff")
+            sock = server.raw()
+            sock.sendall(data[: rng.randint(1, len(data))])
+            sock.shutdown(socket.SHUT_WR)
+            assert closed(sock)
+            sock.close()
+
+
