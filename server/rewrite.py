@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from .aof import FileLog
-from .embedded import live_digests
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Rewriter:
         self.last_save_s = int(server.clock() // 1000)
         self.last_took_s = -1
         self.started = 0.0
+        self.then: Callable[[], Awaitable[None]] | None = None  # part of a rewrite, once the files are there
         self._failures = 0
         self._retry_at = 0.0
 
@@ -94,9 +95,8 @@ class Rewriter:
             while not snapshot.walk(_KEYS_PER_TURN):
                 await asyncio.sleep(0)
             records = await file_log.install(snapshot.take(), snapshot.vocabulary)
-            # What no record says any more is forgotten there too.
-            live = live_digests(server.keyspace, server.clock())
-            await server.background(lambda: server.embedding.forget(live))
+            if self.then is not None:
+                await self.then()
         except OSError as error:
             log.error("Rewriting the AOF failed, the old files stay: %s", error)
             return False

@@ -24,6 +24,7 @@ from .backfill import Backfill
 from .client import Client
 from .config import Config
 from .connection import Connection
+from .embedded import live_digests
 from .embedding import Embedding
 from .files import Files
 from .incr import LogDamaged
@@ -111,6 +112,11 @@ class Server:
         """Who created the memory at `key`."""
         memory = self.keyspace.memories.get(key)
         return None if memory is None else memory.settings.owner
+
+    async def _forget_embeddings(self) -> None:
+        """No file is to hold a vector of a text that no record has any more."""
+        live = live_digests(self.keyspace, self.clock())
+        await self.background(lambda: self.embedding.forget(live))
 
     def announce(self, key: bytes, event: bytes) -> None:
         """Publish what happened to a record of the memory at `key`."""
@@ -238,6 +244,7 @@ class Server:
             finally:
                 gc.enable()
             self.rewriter = Rewriter(self, file_log)
+            self.rewriter.then = self._forget_embeddings
             config.on_change("appendfsync", file_log.set_policy)
         self.audit.open()
         self.keyspace.compactable = self.workers.compact
