@@ -16,10 +16,11 @@ HERE := $(shell test "$$(cat $(VENV)/made-at 2>/dev/null)" = "$(CURDIR)" && echo
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help serve test lint clean FORCE
+.PHONY: help serve demo test lint clean FORCE
 
 help:
 	@echo 'make serve [ARGS="--port 7000"]            start the server, its append-only file in ./data'
+	@echo 'make demo                                  a server that embeds reads its own docs and answers five questions'
 	@echo 'make test  [PYTEST_ARGS="-k protocol -x"]  ruff, mypy --strict and every test, as CI does'
 	@echo 'make lint                                  ruff and mypy --strict alone'
 	@echo 'make clean                                 remove what was built and installed here, .venv too; data stays'
@@ -27,6 +28,9 @@ help:
 serve: $(VENV)/serve.stamp
 	@mkdir -p data
 	$(VENV)/bin/recalld conf/recalld.conf --dir ./data --appendonly yes $(ARGS)
+
+demo: $(VENV)/demo.stamp
+	@$(VPY) -m recalld.server.demo
 
 # mypy is one of the tests: it runs over the names as installed (tests/test_packaging.py builds them).
 test: $(VENV)/test.stamp
@@ -45,6 +49,10 @@ clean:
 $(VENV)/serve.stamp: pyproject.toml $(VENV)/made-at
 	$(VPY) -m pip install --disable-pip-version-check -e .
 	@touch $@
+
+$(VENV)/demo.stamp: pyproject.toml $(VENV)/made-at
+	$(VPY) -m pip install --disable-pip-version-check -e '.[local,client]'
+	@touch $@ $(VENV)/serve.stamp
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/made-at
 	$(VPY) -m pip install --disable-pip-version-check -e '.[test]'
