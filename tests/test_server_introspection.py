@@ -183,7 +183,7 @@ def test_bytes_of_a_setting_come_back(running: Start) -> None:
 def test_info_has_every_section_once(wire: Wire, wire3: Wire) -> None:
     everything = [
         *("Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "CPU", "Errorstats", "Cluster"),
-        *("Keyspace", "Memorydb"),
+        *("Keyspace", "Embedding", "Audit", "Memorydb"),
     ]
     assert titles(wire) == everything
     for word in ("all", "everything", "DEFAULT"):
