@@ -32,10 +32,10 @@ serve: $(VENV)/serve.stamp
 demo: $(VENV)/demo.stamp
 	@$(VPY) -m recalld.server.demo
 
-# mypy is one of the tests: it runs over the names as installed (tests/test_packaging.py builds them).
+# On all cores. mypy is one of the tests: it runs over the names as installed (tests/test_packaging.py builds them).
 test: $(VENV)/test.stamp
 	$(VPY) -m ruff check .
-	$(VPY) -m pytest $(PYTEST_ARGS)
+	$(VPY) -m pytest -n auto $(PYTEST_ARGS)
 
 lint: $(VENV)/test.stamp
 	$(VPY) -m ruff check .

@@ -146,4 +146,5 @@ def _commit(ctx: Client, order: _Order, loaded: Loaded) -> SimpleString:
             server.commit(Drop((order.key,)))
         return OK
     server.commit(Restore(order.key, order.payload, order.deadline, ctx.now, loaded))
+    server.backfill.add(order.key)
     return OK

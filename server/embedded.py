@@ -7,6 +7,7 @@ on without: a record is pending (backfill.py), a query answers from the next tie
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import Future
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -20,8 +21,9 @@ from ..index.memory import Memory
 from ..index.side import Fact
 from ..index.view import View
 from .client import chain
+from .embedding import Model
 from .errors import CommandError
-from .memory_commands import find, model_of_memory
+from .memory_commands import find, model_of_memory, next_model
 
 if TYPE_CHECKING:
     from .client import Client
@@ -67,8 +69,9 @@ def write_with_vectors(
 ) -> Any:
     """`settle(memory, a vector or None for each text)`, the reply of a write: now, or once they are there."""
     nothing: Vectors = [None] * len(texts)
-    model = model_of_memory(memory.settings)
-    if model is None or not texts:
+    # Those of the next model wait in the cache: a change would never end where writes outrun the backfill.
+    models = [model for model in (model_of_memory(memory.settings), next_model(memory.settings)) if model is not None]
+    if not models or not texts:
         return settle(memory, nothing)
     embedding, backfill = ctx.server.embedding, ctx.server.backfill
 
@@ -78,17 +81,24 @@ def write_with_vectors(
             backfill.add(key)
         return reply
 
-    found = embedding.cached(model, texts) if ctx.in_exec else embedding.ask(model, texts, keep=True)
-    if not isinstance(found, Future):
-        return finish(memory, found)
+    def settled(memory: Memory) -> Any:
+        model = model_of_memory(memory.settings)
+        found = made.get(model, nothing) if model is not None else nothing
+        return finish(memory, found.result() if isinstance(found, Future) else found)
 
-    def late(vectors: Vectors) -> Any:
+    def late(_: object) -> Any:
         if ctx.server.log.failure is not None:
             raise CommandError(ctx.server.log.failure, "MISCONF")
-        memory = find(ctx, key)
-        return finish(memory, vectors if model_of_memory(memory.settings) == model else nothing)
+        return settled(find(ctx, key))
 
-    return ctx.write_after(found, late)
+    made: dict[Model, Vectors | Future[Vectors]] = {
+        model: embedding.cached(model, texts) if ctx.in_exec else embedding.ask(model, texts, keep=True)
+        for model in models
+    }
+    waited = [found for found in made.values() if isinstance(found, Future)]
+    if not waited:
+        return settled(memory)
+    return ctx.write_after(waited[0] if len(waited) == 1 else asyncio.gather(*waited), late)
 
 
 def read_with_vector(ctx: Client, memory: Memory, text: bytes, run: Callable[[bytes | None], Any]) -> Any:

@@ -339,6 +339,7 @@ def rename(ctx: Client, args: list[bytes]) -> SimpleString:
     if to != key:
         _exists(ctx, to)  # what is due goes as expired, not as overwritten
         ctx.server.commit(Rename(key, to))
+        ctx.server.backfill.add(to)
     return OK
 
 
@@ -359,6 +360,7 @@ def renamenx(ctx: Client, args: list[bytes]) -> int:
     if _exists(ctx, to):
         return 0
     ctx.server.commit(Rename(key, to))
+    ctx.server.backfill.add(to)
     return 1
 
 
@@ -395,6 +397,7 @@ def copy(ctx: Client, args: list[bytes]) -> int:
     if not _exists(ctx, key) or (_exists(ctx, to) and not replace):
         return 0
     ctx.server.commit(Copy(key, to))
+    ctx.server.backfill.add(to)
     return 1
 
 
