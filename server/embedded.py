@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ def live_digests(keyspace: Keyspace, now: int) -> Callable[[], Iterator[bytes]]:
     held: list[tuple[list[View], tuple[Entity, ...]]] = [
         (memory.views(now), tuple(memory.entities or ()))
         for memory in keyspace.memories.values()
-        if memory.settings.embedder or memory.settings.is_switching
+        if memory.settings.embeds
     ]
 
     def digests() -> Iterator[bytes]:
@@ -65,13 +65,20 @@ def live_digests(keyspace: Keyspace, now: int) -> Callable[[], Iterator[bytes]]:
 
 
 def write_with_vectors(
-    ctx: Client, key: bytes, memory: Memory, texts: list[bytes], settle: Callable[[Memory, Vectors], Any]
+    ctx: Client,
+    key: bytes,
+    memory: Memory,
+    texts: list[bytes],
+    settle: Callable[[Memory, Vectors], Any],
+    others: Sequence[bytes] = (),
 ) -> Any:
-    """`settle(memory, a vector or None for each text)`, the reply of a write: now, or once they are there."""
+    """`settle(memory, a vector or None for each text)`, the reply of a write: now, or once they are there. `others` are
+    texts that came with a vector, of which only the memory's next model makes one."""
     nothing: Vectors = [None] * len(texts)
     # Those of the next model wait in the cache: a change would never end where writes outrun the backfill.
-    models = [model for model in (model_of_memory(memory.settings), next_model(memory.settings)) if model is not None]
-    if not models or not texts:
+    wanted = {model_of_memory(memory.settings): texts, next_model(memory.settings): [*texts, *others]}
+    wanted.pop(None, None)
+    if not any(wanted.values()):
         return settle(memory, nothing)
     embedding, backfill = ctx.server.embedding, ctx.server.backfill
 
@@ -84,7 +91,7 @@ def write_with_vectors(
     def settled(memory: Memory) -> Any:
         model = model_of_memory(memory.settings)
         found = made.get(model, nothing) if model is not None else nothing
-        return finish(memory, found.result() if isinstance(found, Future) else found)
+        return finish(memory, (found.result() if isinstance(found, Future) else found)[: len(texts)])
 
     def late(_: object) -> Any:
         if ctx.server.log.failure is not None:
@@ -92,8 +99,9 @@ def write_with_vectors(
         return settled(find(ctx, key))
 
     made: dict[Model, Vectors | Future[Vectors]] = {
-        model: embedding.cached(model, texts) if ctx.in_exec else embedding.ask(model, texts, keep=True)
-        for model in models
+        model: embedding.cached(model, some) if ctx.in_exec else embedding.ask(model, some, keep=True)
+        for model, some in wanted.items()
+        if model is not None
     }
     waited = [found for found in made.values() if isinstance(found, Future)]
     if not waited:

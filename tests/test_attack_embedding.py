@@ -228,13 +228,16 @@ class Slow(Provider):
         return made
 
 
-def test_a_change_ends_while_others_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [MODEL, ("DIM", 3)])
+def test_a_change_ends_while_others_write(
+    before: tuple[str | int, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """However slow the next model is: a write waits for its vector too."""
     Slow(monkeypatch)
     with Running(clock=Clock(), dir=tmp_path) as server:
         wire = server.wire()
-        wire("MEM.CREATE", "k", *MODEL)
-        wire("MEM.ADD", "k", "TEXT", "first")
+        wire("MEM.CREATE", "k", *before)
+        wire("MEM.ADD", "k", "TEXT", "first", "FVEC", 3, 1, 0, 0)
         stop = threading.Event()
 
         def write() -> None:
