@@ -16,10 +16,11 @@ HERE := $(shell test "$$(cat $(VENV)/made-at 2>/dev/null)" = "$(CURDIR)" && echo
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help serve test fuzz lint clean FORCE
+.PHONY: help serve demo test fuzz lint clean FORCE
 
 help:
 	@echo 'make serve [ARGS="--port 7000"]            start the server, its append-only file in ./data'
+	@echo 'make demo                                  a server that embeds reads its own docs and answers five questions'
 	@echo 'make test  [PYTEST_ARGS="-k protocol -x"]  ruff, mypy --strict and every test, as CI does'
 	@echo 'make fuzz ARGS="all -max_total_time=60"     fuzz the targets of tests/fuzz, or one of them by name'
 	@echo 'make lint                                  ruff and mypy --strict alone'
@@ -29,10 +30,13 @@ serve: $(VENV)/serve.stamp
 	@mkdir -p data
 	$(VENV)/bin/recalld conf/recalld.conf --dir ./data --appendonly yes $(ARGS)
 
-# mypy is one of the tests: it runs over the names as installed (tests/test_packaging.py builds them).
+demo: $(VENV)/demo.stamp
+	@$(VPY) -m recalld.server.demo
+
+# On all cores. mypy is one of the tests: it runs over the names as installed (tests/test_packaging.py builds them).
 test: $(VENV)/test.stamp
 	$(VPY) -m ruff check .
-	$(VPY) -m pytest $(PYTEST_ARGS)
+	$(VPY) -m pytest -n auto $(PYTEST_ARGS)
 
 # New inputs are kept in build/fuzz; a crash leaves its input here.
 fuzz: $(VENV)/test.stamp
@@ -50,6 +54,10 @@ clean:
 $(VENV)/serve.stamp: pyproject.toml $(VENV)/made-at
 	$(VPY) -m pip install --disable-pip-version-check -e .
 	@touch $@
+
+$(VENV)/demo.stamp: pyproject.toml $(VENV)/made-at
+	$(VPY) -m pip install --disable-pip-version-check -e '.[local,client]'
+	@touch $@ $(VENV)/serve.stamp
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/made-at
 	$(VPY) -m pip install --disable-pip-version-check -e '.[test]'

@@ -177,7 +177,7 @@ class Analyzer:
         """The terms of a record, entered into the vocabulary; words beyond `max_words` count for nothing."""
         id_of = self._ids.get
         # ASCII spaces are no part of any other UTF-8 character, so a known stretch need not even be decoded.
-        stretches = _looked_at(text, max_words).split()
+        stretches = looked_at(text, max_words).split()
         if len(stretches) <= min(max_words, MAX_TF // EXACT):
             ids = list(map(id_of, stretches))
             if None in ids:
@@ -219,7 +219,7 @@ class Analyzer:
         """The distinct terms of a query, in order of first appearance; words beyond `max_words` count for nothing."""
         weights: dict[str, float] = {}
         room = max_words
-        for stretch in _looked_at(text, max_words).split():
+        for stretch in looked_at(text, max_words).split():
             if room <= 0:
                 break
             known = self._query_words if len(stretch) <= _MAX_CACHED_BYTES else self._words
@@ -302,7 +302,7 @@ class Analyzer:
         return word if whole else self._stem(word) or word
 
 
-def _looked_at(text: bytes, max_words: int) -> bytes:
+def looked_at(text: bytes, max_words: int) -> bytes:
     """What of a text can hold its first `max_words` words, all but the oddest: 20 MB without a space are not read."""
     return text[: max(_LOOK_BYTES, max_words * _LOOK_BYTES_PER_WORD)]
 

@@ -99,12 +99,12 @@ def plan(members: Mapping[bytes, Memory], query: Query, now: int) -> Plan:
         if table.postings is not None and query.text is not None:
             table.post()
             lists = [table.posting(term.term_id) for term, _ in own.terms]
-        vectors = _comparable(memory.settings, named.settings)
+        vectors = comparable(memory.settings, named.settings)
         found.append(Member(key, moment, vectors, lists))
     return replace(own, moment=Scope(tuple(found), travels))
 
 
-def _comparable(settings: Settings, with_those: Settings) -> bool:
+def comparable(settings: Settings, with_those: Settings) -> bool:
     """Whether the vectors of two memories may be compared."""
     return settings.has_vectors and (settings.dim, settings.metric, settings.model) == (
         with_those.dim,

@@ -245,6 +245,11 @@ class Table:
             self.post()
         return slot
 
+    def fill(self, slot: int, vector: bytes) -> None:
+        """Give a row that has none its vector, in place: for a table that nobody has had a view of."""
+        assert self.vectors is not None
+        self.narrow[VROW, slot] = self.vectors.append(np.frombuffer(vector, "<f4"))
+
     def _open_cells(self) -> tuple[Any, Any, Any]:
         cells = self.wide.data, self.wide.view(np.float64).data, self.narrow.data
         if self.wide.shape[1] >= _CELLS_MIN:

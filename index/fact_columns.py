@@ -7,12 +7,11 @@ finds in it what its view shows: a slot stays where it is, and a reader leaves o
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .entities import entity_name
-from .names import words
+from .names import first_words
 from .side import Fact
 
 #: The name of a subject or untyped object, or a typed object: (name, type).
@@ -43,15 +42,15 @@ class FactColumns:
                 self._slots.setdefault(end, []).append(slot)
         self._n = max(n, self._n)
 
-    def slots(self, ends: Iterable[End]) -> list[int]:
-        """The slots of the facts with one of these ends, some perhaps twice."""
-        return [slot for end in ends for slot in self._slots.get(end, ())]
+    def slots(self, end: End) -> Sequence[int]:
+        """The slots of the facts with this end."""
+        return self._slots.get(end, ())
 
     def words(self, slot: int, text: bytes) -> tuple[str, ...]:
         """The words of a fact's text as names have them. To find them takes six times as long as to look names up."""
         found = self._words.get(slot)
         if found is None:
-            found = self._words[slot] = tuple(map(sys.intern, islice(words(text), _MAX_WORDS)))
+            found = self._words[slot] = tuple(map(sys.intern, first_words(text, _MAX_WORDS)))
         return found
 
 

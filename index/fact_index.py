@@ -8,6 +8,7 @@ What is no entity's name is a node by itself, so that facts about it hang togeth
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from .entities import TYPES, Entities, Entity, entity_name
@@ -138,11 +139,15 @@ def meant(entities: Entities | None, facts: FactIndex | None, name: bytes) -> En
     most facts use, then the smaller number."""
     if entities is None:
         return None
-    found = entities.lookup(name)
+    return most_used(entities.lookup(name), facts.used if facts is not None else lambda _: 0)
+
+
+def most_used(found: list[tuple[Entity, str]], used: Callable[[Entity], int]) -> Entity | None:
+    """The one of a name's bearers (Entities.lookup) that it means."""
     if len(found) < 2:
         return found[0][0] if found else None
     best = [entity for entity, how in found if how == found[0][1]]
-    return min(best, key=lambda entity: (-facts.used(entity) if facts is not None else 0, entity.number))
+    return min(best, key=lambda entity: (-used(entity), entity.number))
 
 
 def node_of(entities: Entities | None, facts: FactIndex | None, name: bytes, entity_type: bytes = b"") -> Node:

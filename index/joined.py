@@ -20,7 +20,7 @@ import numpy as np
 from .blocks import BLOCK, Floats32, gather
 from .columns import DOC_LEN, TERMS_END, VROW, Bools, Int32s, Int64s
 from .estimates import Estimates
-from .fact_columns import FactPart
+from .fact_columns import FactColumns, FactPart
 from .filters import Columns
 from .settings import Settings
 from .side import Side
@@ -99,6 +99,10 @@ class JoinedView(View):
         return Estimates()
 
     def fact_parts(self) -> list[FactPart]:
+        if self._named is not None:  # readers of the other memories may be at what these keep, in other threads
+            columns = FactColumns()
+            columns.extend(self.facts, self.n)
+            return [FactPart(columns, 0, self.n)]
         found: list[FactPart] = []
         start = 0
         for view in self._views:

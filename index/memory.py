@@ -444,6 +444,14 @@ class Memory:
                 self._rewrite(*found, at, vector=vector)
         self._changed(at)
 
+    def fill_vectors(self, items: Sequence[tuple[bytes, int, bytes]], at: int) -> None:
+        """The same as part of a `switch`, before anybody has seen the records without: no version of them begins."""
+        for record_id, serial, vector in items:
+            found = self._find(record_id)
+            if found is not None and found[0].serial(found[1]) == serial and not found[0].vector(found[1]):
+                found[0].fill(found[1], vector)
+        self._changed(at)
+
     def switch(self, settings: Settings, at: int) -> None:
         """Another model: mode, metric and lang stay, every vector goes."""
         self.settings = settings = settings.shared()
@@ -454,8 +462,8 @@ class Memory:
         for table in self._tables():
             self._swap(table, table.without_vectors(settings))
         self._bytes = -1
-        for entity in [] if self.entities is None else [each for each in self.entities if each.vector]:
-            self.put_entity(entity._replace(vector=b""), at)
+        if self.entities is not None:
+            self.entities.drop_vectors()
         self._changed(at)
 
     def retell(self, record_id: bytes, fact: Fact, max_words: int, at: int) -> None:

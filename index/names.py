@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from . import segment
+from .analyzer import looked_at
 
 #: A name of more words is never found in a text: the bound of a walk.
 MAX_NAME_WORDS = 32
@@ -50,6 +51,11 @@ def words(text: bytes) -> Iterator[str]:
                 yield _folded(letter)
         else:
             yield piece.text.replace("\ufe0e", "").replace("\ufe0f", "")
+
+
+def first_words(text: bytes, most: int) -> Iterator[str]:
+    """The first `most` words of a text, which is looked at as far as the analyzer does."""
+    return islice(words(looked_at(text, most)), most)
 
 
 def _parts(word: segment.Segment) -> Iterator[str]:
@@ -91,19 +97,21 @@ class NamesView(NamedTuple):
     def find(self, text: bytes, max_words: int) -> list[int]:
         """The entities that the first `max_words` words of `text` name, each once: by the place of the first name, the
         longest name of a place first, then by number."""
-        return self.find_in(list(islice(words(text), max_words))) if self.named else []
+        return self.find_in(list(first_words(text, max_words))) if self.named else []
 
     def find_in(self, text_words: Sequence[str]) -> list[int]:
         """The same of a text's words."""
         named, prefixes, version = self.named, self.prefixes, self.version
         found: dict[int, None] = {}
+        seen: set[str] = set()  # a name may have thousands of holders, and stand there a thousand times
         count = len(text_words)
         for start, phrase in enumerate(text_words):
             here: list[tuple[_Holder, ...]] = []
             end = start + 1
             while True:
                 holders = named.get(phrase)
-                if holders is not None:
+                if holders is not None and phrase not in seen:
+                    seen.add(phrase)
                     here.append(holders)
                 if end == count or phrase not in prefixes:
                     break
@@ -113,6 +121,20 @@ class NamesView(NamedTuple):
                 for entity in sorted(each.entity for each in holders if each.since <= version < each.until):
                     found[entity] = None
         return list(found)
+
+
+def joined(views: Sequence[NamesView], number: Callable[[int, int], int]) -> NamesView:
+    """The names of several memories as one view; `number(place, entity)` is that of the entity of `views[place]`."""
+    named: dict[str, set[int]] = {}
+    prefixes: set[str] = set()
+    for place, view in enumerate(views):
+        prefixes.update(view.prefixes)
+        for phrase, holders in view.named.copy().items():  # names come meanwhile: a copy is one step, a walk is not
+            bearers = [number(place, each.entity) for each in holders if each.since <= view.version < each.until]
+            if bearers:
+                named.setdefault(phrase, set()).update(bearers)
+    held = {phrase: tuple(_Holder(each, 0, _FOREVER) for each in bearers) for phrase, bearers in named.items()}
+    return NamesView(held, prefixes, 0)
 
 
 class Names:

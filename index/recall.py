@@ -5,26 +5,28 @@
               confidence, later valid_at); behind all of them what touches an entity that one of those facts names
     keyword   by BM25, with the memory's own statistics
     score     the sum of 1 / (60 + rank) over the signals that a fact has, equals sharing the best rank; then higher
-              confidence, later valid_at, smaller id
+              confidence, later valid_at, smaller key of several memories', smaller id
 
 Candidates are the facts that show and have the least confidence asked for. Ranks are exact (ranking.py, rrf.py): there
 is no window of candidates. `plan` fixes the moment on the loop; `run` is for a thread, one at a time per memory.
-Under ASOF, too, names mean what they mean today: MERGE moves facts.
+Under ASOF, too, names mean what they mean today: MERGE moves facts. Several memories are one (cascade.py), and so are
+their entities (common_entities.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from . import rrf
-from .entities import Entities, Entity, EntityView
-from .fact_columns import End
-from .fact_index import FactIndex, meant
+from . import cascade, rrf
+from .common_entities import CommonEntities, Held
+from .entities import Entity
+from .fact_columns import FactPart
 from .filters import Clause
 from .matches import Plan
 from .memory import Memory
@@ -46,6 +48,11 @@ _EPISODES = Clause("@kind", b"", "EQ", (b"episode",))
 # In float operations of a scan, of which a microsecond has some 5000: to find the names in a fact, and to show one.
 _NAMES_COST = 35_000
 _SHOWN_COST = 10_000
+# And to find what touches a named entity, and the names in a byte of the query.
+_NAMED_COST = 10_000
+_BYTE_COST = 500
+# Names are found on the loop in a query of so many bytes at most; in longer ones that may take milliseconds.
+_SHORT_TEXT = 4096
 
 
 @dataclass(slots=True)
@@ -84,19 +91,18 @@ class RecallPlan:
 
     plan: Plan
     asked: Recall
-    named: list[int]  # the entities that the query names
-    entities: Entities | None  # a `still`
-    frozen: EntityView | None
-    index: FactIndex | None
+    named: list[int] | None  # the entities that the query names; None: the thread finds them
+    entities: CommonEntities
 
     @property
     def cost(self) -> int:
         """About how many float operations it takes, to choose between the loop and a thread."""
         asked = self.asked
         rows = self.plan.view.n if self.plan.moment is None else self.plan.moment.rows
-        near = 0 if self.frozen is None or asked.vector is None else self.frozen.vector_count
-        cost = self.plan.cost + rows * (_NAMES_COST if self.named or near else 500)
+        near = 0 if asked.vector is None else self.entities.vector_count
+        cost = self.plan.cost + rows * (500 if self.named == [] and not near else _NAMES_COST)
         cost += min(rows, asked.facts + asked.episodes) * _SHOWN_COST
+        cost += len(asked.text or b"") * _BYTE_COST if self.named is None else len(self.named) * _NAMED_COST
         return cost + (0 if asked.vector is None else near * len(asked.vector))
 
 
@@ -110,8 +116,9 @@ class Recalled:
     graph: Graph
 
 
-def plan(memory: Memory, asked: Recall, now: int) -> RecallPlan:
-    """Fix what `asked` sees."""
+def plan(members: Mapping[bytes, Memory], asked: Recall, now: int) -> RecallPlan:
+    """Fix what `asked` sees of these memories, by their keys; the first is the one that was named."""
+    memory = next(iter(members.values()))
     query = Query(
         text=asked.text if memory.settings.has_text else None,
         vector=asked.vector,
@@ -121,11 +128,21 @@ def plan(memory: Memory, asked: Recall, now: int) -> RecallPlan:
         max_scan=asked.max_scan,
         max_terms=asked.max_terms,
     )
-    entities = memory.entities
-    frozen = entities.freeze() if entities is not None else None
-    named = frozen.names.find(asked.text, asked.max_terms) if frozen is not None and asked.text is not None else []
-    still = entities.still() if entities is not None else None
-    return RecallPlan(memory.plan(query, now), asked, named, still, frozen, memory.facts)
+    others = [members[key] for key in sorted(members) if members[key] is not memory]
+    held = [
+        Held(
+            each.entities.still(),
+            each.entities.freeze(),
+            each.facts,
+            cascade.comparable(each.settings, memory.settings),
+        )
+        for each in (memory, *others)
+        if each.entities is not None
+    ]
+    entities = CommonEntities(held)
+    at_once = len(asked.text or b"") <= _SHORT_TEXT and entities.memories < 2
+    named = entities.named_by(asked.text or b"", asked.max_terms) if at_once else None
+    return RecallPlan(cascade.plan(members, query, now), asked, named, entities)
 
 
 def with_vector(planned: RecallPlan, vector: Floats) -> RecallPlan:
@@ -222,16 +239,17 @@ class _RecallRanking(Ranking):
 
 
 def _best(view: View, slots: Int64s, keys: Sequence[npt.NDArray[Any]], count: int) -> list[int]:
-    """The places of the first `count` of `slots`: by each of `keys`, the greatest first, then by the smaller id."""
+    """The places of the first `count` of `slots`: by each of `keys`, the greatest first, then by the smaller key and
+    id."""
     order = np.lexsort(tuple(-key for key in reversed(keys)))
     if count < len(order):
         # All that equal the last one stay in: their ids decide.
         equal = np.logical_and.reduce([key[order] == key[order[count - 1]] for key in keys])
         equal[:count] = True
         order = order[equal]
-    ids = view.ids
+    names = [(view.key(slot) or b"", view.ids[slot]) for slot in slots[order].tolist()]
     columns = [(-key[order]).tolist() for key in keys]
-    rows = sorted(zip(*columns, [ids[slot] for slot in slots[order].tolist()], order.tolist(), strict=True))
+    rows = sorted(zip(*columns, names, order.tolist(), strict=True))
     return [row[-1] for row in rows[:count]]
 
 
@@ -261,7 +279,7 @@ class Graph:
     def __init__(self, planned: RecallPlan, view: View) -> None:
         self.planned = planned
         self._view = view
-        self._parts = view.fact_parts() if planned.frozen is not None else []
+        self._entities = planned.entities
         flags, confidence, valid_at = (view.side_column(name) for name in (FLAGS, CONFIDENCE, VALID_AT))
         if flags is None or confidence is None or valid_at is None:
             flags, confidence, valid_at = np.zeros((3, view.n), np.int64)
@@ -271,7 +289,11 @@ class Graph:
             self.shown &= alive
         self.confidence: Floats = confidence.view(np.float64)
         self.valid_at: Int64s = valid_at
-        self._meant: dict[bytes, Entity | None] = {}
+
+    @cached_property
+    def _parts(self) -> list[FactPart]:
+        """Only where there are anchors: of several memories nothing is ready-made."""
+        return self._view.fact_parts()
 
     def anchor_ranks(self, candidates: Bools) -> Floats:
         """The rank of each row by the anchor signal, (n,), nan for none."""
@@ -295,56 +317,46 @@ class Graph:
 
     def _matches(self) -> dict[int, float]:
         """The anchors: entities by number, and how well each matches."""
-        planned, asked = self.planned, self.planned.asked
+        asked = self.planned.asked
         match: dict[int, float] = {}
-        if planned.frozen is not None and asked.vector is not None:
+        if asked.vector is not None:
             unit = normalised(asked.vector)
-            nearest = [] if unit is None else planned.frozen.nearest(unit, asked.anchor_top_k, asked.anchor_min)
+            nearest = [] if unit is None else self._entities.nearest(unit, asked.anchor_top_k, asked.anchor_min)
             match = dict(nearest)
-        return match | dict.fromkeys(planned.named, 1.0)
+        named = self.planned.named
+        if named is None:
+            named = self._entities.named_by(asked.text or b"", asked.max_terms)
+        return match | dict.fromkeys(named, 1.0)
 
     def _named_by(self, slots: list[int]) -> set[int]:
         """The entities that the texts of these facts name."""
-        assert self.planned.frozen is not None  # there are anchors
-        names, texts = self.planned.frozen.names, self._view.texts
+        entities, texts = self._entities, self._view.texts
         found: set[int] = set()
         for columns, start, n in self._parts:
             for slot in slots:
                 if start <= slot < start + n:
-                    found.update(names.find_in(columns.words(slot - start, texts[slot])))
+                    found.update(entities.named_in(columns.words(slot - start, texts[slot])))
         return found
 
     def touching(self, number: int) -> list[int]:
-        """The slots of the facts, shown or not, that touch the entity."""
-        entities = self.planned.entities
-        entity = entities.numbered(number) if entities is not None else None
-        if entity is None:
-            return []
-        ends = list(self._ends(entity))
+        """The slots of the facts, shown or not, that touch the entity, some perhaps twice."""
+        entity = self._entities.numbered(number)
         found: list[int] = []
         for columns, start, n in self._parts:
-            found += [start + slot for slot in columns.slots(ends) if slot < n]  # others are of later views
+            for name in (entity.name, *entity.aliases):
+                slots = columns.slots((name, entity.type))
+                about = columns.slots(name)  # first: an entity may have thousands of aliases that no fact has
+                if about and self._entities.meant(name) == entity:
+                    slots = [*slots, *about]
+                found += [start + slot for slot in slots if slot < n]  # others are of later views
         return found
-
-    def _ends(self, entity: Entity) -> Iterable[End]:
-        for name in (entity.name, *entity.aliases):
-            yield name, entity.type
-            means = self._entity_of(name)
-            if means is not None and means.number == entity.number:
-                yield name
-
-    def _entity_of(self, name: bytes) -> Entity | None:
-        if name not in self._meant:
-            self._meant[name] = meant(self.planned.entities, self.planned.index, name)
-        return self._meant[name]
 
     def anchor(self, slot: int) -> Entity | None:
         """The entity that a fact is about."""
         fact = self.fact(slot)
         if not fact.entity_type:
-            return self._entity_of(fact.subject)
-        entities = self.planned.entities
-        found = entities.lookup(fact.object, fact.entity_type) if entities is not None else []
+            return self._entities.meant(fact.subject)
+        found = self._entities.lookup(fact.object, fact.entity_type)
         return found[0][0] if found else None
 
     def fact(self, slot: int) -> Fact:

@@ -60,6 +60,11 @@ class Settings:
         return found
 
     @property
+    def embeds(self) -> bool:
+        """Whether somebody makes vectors of texts that come without one, or will."""
+        return bool(self.embedder) or self.is_switching
+
+    @property
     def is_switching(self) -> bool:
         """Whether a change of model is under way."""
         return self.next_dim > 0

@@ -8,8 +8,10 @@ Rule 3: a read that was refused has read nothing and is not kept.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import sys
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -33,6 +35,8 @@ READS = frozenset(
     "mem.get mem.mget mem.list mem.scan mem.search mem.vsearch mem.query mem.explain mem.facts mem.entities mem.paths"
     " mem.recall mem.consult dump".split()
 )
+#: Those that may cover further memories, whose owners are others.
+_CASCADES = frozenset("mem.query mem.explain mem.recall".split())
 # Of a command's words, of one word, and of the queue before the file.
 _QUERY_CHARS = 512
 _WORD_CHARS = 256
@@ -74,7 +78,8 @@ class Audit:
         path = self._config["mem-audit-file"]
         if not path:
             return
-        handler = RotatingFileHandler(
+        handler = _File(
+            self,
             path,
             maxBytes=self._config["mem-audit-file-bytes"],
             backupCount=self._config["mem-audit-files"],
@@ -98,13 +103,15 @@ class Audit:
         if self._listener is not None:
             self._listener.stop()
             for handler in self._listener.handlers:
-                handler.close()
+                with contextlib.suppress(OSError):  # the line that did not get in was counted
+                    handler.close()
             self._listener = self._lines = None
 
     def run(self, ctx: Client, entry: Command, args: list[bytes]) -> Any:
         """Run a handler of READS and keep that it was, if `mem-audit` asks for it."""
         assert entry.handler is not None
-        if self._config["mem-audit"] == "others" and self._owner_of(args[0]) == ctx.user:
+        others = self._config["mem-audit"] == "others"
+        if others and entry.name.lower() not in _CASCADES and self._owner_of(args[0]) == ctx.user:
             return entry.handler(ctx, args)
         seen = ctx.seen = Seen(
             ctx.user, _client(ctx), args[0], entry.name.upper(), shown_words(args[1:]), ctx.now
@@ -115,10 +122,10 @@ class Audit:
             ctx.seen = None
         if isinstance(reply, Future):
             reply.add_done_callback(
-                lambda done: None if done.cancelled() or done.exception() else self._keep(seen, done.result())
+                lambda done: None if done.cancelled() or done.exception() else self._keep(seen, done.result(), others)
             )
         else:
-            self._keep(seen, reply)
+            self._keep(seen, reply, others)
         return reply
 
     def entries(self, memory: bytes, accessor: str | None, since: int, limit: int) -> Iterator[Seen]:
@@ -133,12 +140,14 @@ class Audit:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def _keep(self, seen: Seen, reply: Any) -> None:
+    def _keep(self, seen: Seen, reply: Any, others: bool) -> None:
         if isinstance(reply, ErrorReply):
             return
         if seen.results is None:
             seen.results = _count(reply)
         for memory in seen.members or [seen.memory]:
+            if others and self._owner_of(memory) == seen.accessor:
+                continue
             one = Seen(
                 seen.accessor, seen.client, memory, seen.command, seen.query, seen.time, seen.results, seen.tier
             )
@@ -152,6 +161,23 @@ class Audit:
     def _resized(self, length: int) -> None:
         self._kept = deque(self._kept, maxlen=length)
 
+    def drop(self, why: str) -> None:
+        """A line does not get into the file; said once, and counted."""
+        if not self.dropped:
+            log.warning("%s: lines are dropped (INFO audit_dropped counts them)", why)
+        self.dropped += 1
+
+
+class _File(RotatingFileHandler):
+    """The file. Where it cannot be written it is tried anew with the next line."""
+
+    def __init__(self, audit: Audit, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._audit = audit
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self._audit.drop(f"The audit file cannot be written ({sys.exc_info()[1]})")
+
 
 class _Bounded(QueueHandler):
     """Puts lines before the file's thread, never waiting for it."""
@@ -164,9 +190,7 @@ class _Bounded(QueueHandler):
         try:
             self.queue.put_nowait(record)
         except Full:
-            if not self._audit.dropped:
-                log.warning("The audit file is too slow: lines are dropped (INFO audit_dropped counts them)")
-            self._audit.dropped += 1
+            self._audit.drop("The audit file is too slow")
 
 
 def as_map(seen: Seen) -> dict[str, Any]:

@@ -131,9 +131,12 @@ async def page(
 ) -> Response:
     """Fill a template."""
     values = {"session": session, "path": request.url.path, "memory": None} | values
-    found = _environment().get_template(template)
-    # What a link brought may hold bytes that are no UTF-8.
-    return HTMLResponse((await asyncio.to_thread(found.render, values)).encode("utf-8", "backslashreplace"), status)
+
+    def fill() -> bytes:
+        # What a link brought may hold bytes that are no UTF-8.
+        return _environment().get_template(template).render(values).encode("utf-8", "backslashreplace")
+
+    return HTMLResponse(await asyncio.to_thread(fill), status)
 
 
 def link(path: str, **query: Word) -> str:

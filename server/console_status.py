@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from .console_client import Insider, Refused
 from .console_page import Page, size, text
+from .console_samples import Sample
 from .console_svg import line_chart
 
 # A line at least so often, so that a reader who is gone is noticed, and the end of the session.
@@ -21,8 +23,24 @@ async def status(page: Page) -> Response:
     """Memory, commands and latency over the last hour, and the commands by time."""
     info = await page.run("INFO", "everything")
     ring = list(page.console.samples.ring)
+    charts = await asyncio.to_thread(_charts, ring)
+    fields = _fields(text(info))
+    latest, latency_error = await page.attempt("LATENCY", "LATEST")
+    return await page.show(
+        "status.html",
+        charts=charts,
+        ring=ring[-12:],
+        fields=fields,
+        commands=_commands(fields),
+        latest=latest or [],
+        latency_error=latency_error,
+    )
+
+
+def _charts(ring: list[Sample]) -> list[tuple[str, list[str], str]]:
+    """Each chart's heading, the names of its lines, and the drawing."""
     times = [sample.time for sample in ring]
-    charts = [
+    return [
         (
             "Memory of the process",
             ["resident"],
@@ -44,17 +62,6 @@ async def status(page: Page) -> Response:
             ),
         ),
     ]
-    fields = _fields(text(info))
-    latest, latency_error = await page.attempt("LATENCY", "LATEST")
-    return await page.show(
-        "status.html",
-        charts=charts,
-        ring=ring[-12:],
-        fields=fields,
-        commands=_commands(fields),
-        latest=latest or [],
-        latency_error=latency_error,
-    )
 
 
 def _short(value: float) -> str:

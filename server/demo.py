@@ -15,11 +15,11 @@ from ..client import Memory, NewRecord
 
 DOCS = Path(__file__).resolve().parent.parent
 QUESTIONS = (
-    "What happens to my data when the power goes out?",
-    "How can I find out why a record is missing from the results?",
-    "Which Python packages does it need, and why?",
-    "How do I move a memory to another machine?",
-    "What did we believe about someone last year, before it changed?",
+    "How much can be lost in a crash or a power cut?",
+    "Why did my record not show up among the hits?",
+    "How is the final score of a hit computed?",
+    "How do I move a memory from one server to another?",
+    "Can I ask what was true about a person last year?",
 )
 # Of characters: some hundred words, which is what the model reads.
 _PASSAGE = 600
@@ -70,7 +70,7 @@ def main() -> int:
             memory = Memory(f"redis://127.0.0.1:{port}", "docs")
             memory.create(embedder="local")
             records: list[NewRecord] = [
-                {"text": text, "meta": {"file": path.name, "heading": heading}}
+                {"text": f"{heading}: {text}", "meta": {"file": path.name, "heading": heading}}
                 for path in files
                 for heading, text in passages(path)
             ]
@@ -87,7 +87,8 @@ def main() -> int:
                 print(f"? {question}    ({took:.0f} ms)")
                 about = hit.meta or {}
                 print(f"  {about.get('file')}, {about.get('heading')}:")
-                text = textwrap.fill((hit.text or "")[:300], 110, initial_indent="  | ", subsequent_indent="  | ")
+                text = (hit.text or "").removeprefix(f"{about.get('heading')}: ")
+                text = textwrap.fill(text[:300], 110, initial_indent="  | ", subsequent_indent="  | ")
                 print(f"{text}\n")
         finally:
             process.terminate()

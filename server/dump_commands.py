@@ -147,4 +147,5 @@ def _commit(ctx: Client, order: _Order, loaded: Loaded) -> SimpleString:
         return OK
     server.commit(Restore(order.key, order.payload, order.deadline, ctx.now, loaded))
     server.eviction.use_keys(ctx, [order.key])
+    server.backfill.add(order.key)
     return OK

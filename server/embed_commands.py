@@ -39,7 +39,7 @@ def embed(ctx: Client, args: list[bytes]) -> Any:
         if count < 1:
             raise CommandError("COUNT must be positive")
     memory = find(ctx, args[0])
-    if not memory.settings.embedder and not memory.settings.is_switching:
+    if not memory.settings.embeds:
         raise CommandError("this memory has no embedder; MEM.CONFIG key EMBEDDER name gives it one")
     if ctx.in_exec:
         raise CommandError("MEM.EMBED waits for an embedder, which EXEC cannot")

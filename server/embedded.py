@@ -7,8 +7,9 @@ on without: a record is pending (backfill.py), a query answers from the next tie
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import Future
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,9 @@ from ..index.memory import Memory
 from ..index.side import Fact
 from ..index.view import View
 from .client import chain
+from .embedding import Model
 from .errors import CommandError
-from .memory_commands import find, model_of_memory
+from .memory_commands import find, model_of_memory, next_model
 
 if TYPE_CHECKING:
     from .client import Client
@@ -47,7 +49,7 @@ def live_digests(keyspace: Keyspace, now: int) -> Callable[[], Iterator[bytes]]:
     held: list[tuple[list[View], tuple[Entity, ...]]] = [
         (memory.views(now), tuple(memory.entities or ()))
         for memory in keyspace.memories.values()
-        if memory.settings.embedder or memory.settings.is_switching
+        if memory.settings.embeds
     ]
 
     def digests() -> Iterator[bytes]:
@@ -63,12 +65,20 @@ def live_digests(keyspace: Keyspace, now: int) -> Callable[[], Iterator[bytes]]:
 
 
 def write_with_vectors(
-    ctx: Client, key: bytes, memory: Memory, texts: list[bytes], settle: Callable[[Memory, Vectors], Any]
+    ctx: Client,
+    key: bytes,
+    memory: Memory,
+    texts: list[bytes],
+    settle: Callable[[Memory, Vectors], Any],
+    others: Sequence[bytes] = (),
 ) -> Any:
-    """`settle(memory, a vector or None for each text)`, the reply of a write: now, or once they are there."""
+    """`settle(memory, a vector or None for each text)`, the reply of a write: now, or once they are there. `others` are
+    texts that came with a vector, of which only the memory's next model makes one."""
     nothing: Vectors = [None] * len(texts)
-    model = model_of_memory(memory.settings)
-    if model is None or not texts:
+    # Those of the next model wait in the cache: a change would never end where writes outrun the backfill.
+    wanted = {model_of_memory(memory.settings): texts, next_model(memory.settings): [*texts, *others]}
+    wanted.pop(None, None)
+    if not any(wanted.values()):
         return settle(memory, nothing)
     embedding, backfill = ctx.server.embedding, ctx.server.backfill
 
@@ -78,17 +88,25 @@ def write_with_vectors(
             backfill.add(key)
         return reply
 
-    found = embedding.cached(model, texts) if ctx.in_exec else embedding.ask(model, texts, keep=True)
-    if not isinstance(found, Future):
-        return finish(memory, found)
+    def settled(memory: Memory) -> Any:
+        model = model_of_memory(memory.settings)
+        found = made.get(model, nothing) if model is not None else nothing
+        return finish(memory, (found.result() if isinstance(found, Future) else found)[: len(texts)])
 
-    def late(vectors: Vectors) -> Any:
+    def late(_: object) -> Any:
         if ctx.server.log.failure is not None:
             raise CommandError(ctx.server.log.failure, "MISCONF")
-        memory = find(ctx, key)
-        return finish(memory, vectors if model_of_memory(memory.settings) == model else nothing)
+        return settled(find(ctx, key))
 
-    return ctx.write_after(found, late)
+    made: dict[Model, Vectors | Future[Vectors]] = {
+        model: embedding.cached(model, some) if ctx.in_exec else embedding.ask(model, some, keep=True)
+        for model, some in wanted.items()
+        if model is not None
+    }
+    waited = [found for found in made.values() if isinstance(found, Future)]
+    if not waited:
+        return settled(memory)
+    return ctx.write_after(waited[0] if len(waited) == 1 else asyncio.gather(*waited), late)
 
 
 def read_with_vector(ctx: Client, memory: Memory, text: bytes, run: Callable[[bytes | None], Any]) -> Any:

@@ -164,12 +164,15 @@ class Embedding:
         config.on_change("embedder-cache-bytes", self._bound_changed)
         self._bound_changed(self._bound)
 
-    def ask(self, model: Model, texts: Sequence[bytes], *, keep: bool) -> Vectors | Future[Vectors]:
+    def ask(
+        self, model: Model, texts: Sequence[bytes], *, keep: bool, patient: bool = False
+    ) -> Vectors | Future[Vectors]:
         """The vector of each text: float32 bytes of unit length, None where there is none.
 
         At once where the front of the cache has them all or the provider is down; else a future, which never raises.
         None: the provider failed, or took too long; or it refuses that text, and then `is_up` is still true.
-        `keep`: the texts are those of records, whose vectors go to the file.
+        `keep`: the texts are those of records, whose vectors go to the file. `patient`: rule 2 does not hold, so that
+        None never means that it took too long.
         """
         digests = [hashlib.sha256(text).digest() for text in texts]
         entries = [self._front.get(model, digest) for digest in digests]
@@ -188,7 +191,8 @@ class Embedding:
         ask = _Ask(self._loop.create_future(), vectors, len(missing))
         for at in missing:
             lane.want(digests[at], texts[at], keep).asks.append((ask, at))
-        ask.timer = self._loop.call_later(self._config["embedder-timeout-ms"] / 1000, ask.end)
+        if not patient:
+            ask.timer = self._loop.call_later(self._config["embedder-timeout-ms"] / 1000, ask.end)
         if not lane.running:
             self._start(lane)
         return ask.future

@@ -114,7 +114,7 @@ def embedding_name(
     """`finish(memory, the vector that the memory's embedder makes of the name)`: b"" where there is no embedder, it
     fails, or the name is known."""
     entities = memory.entities
-    if not memory.settings.embedder or (entities is not None and entities.lookup(name, entity_type)):
+    if not memory.settings.embeds or (entities is not None and entities.lookup(name, entity_type)):
         return finish(memory, b"")
     return write_with_vectors(ctx, key, memory, [name], lambda memory, vectors: finish(memory, vectors[0] or b""))
 

@@ -289,15 +289,18 @@ class SetDeadline:
 @dataclass(slots=True, frozen=True)
 class SetVectors:
     """Records get vectors, float32 bytes as stored: (id, serial, vector) each. Those that are not the same record any
-    more are skipped, and so are those that have this very vector."""
+    more are skipped, and so are those that have this very vector. `fills`: as part of the Switch before it, in the same
+    turn of the loop."""
 
     verb: ClassVar[bytes] = b"VECTORS"
+    fill_verb: ClassVar[bytes] = b"FILL"
     key: bytes
     items: tuple[tuple[bytes, int, bytes], ...]
     at: int
+    fills: bool = False
 
     def encode(self) -> Words:
-        words = [self.verb, self.key, _int(self.at)]
+        words = [self.fill_verb if self.fills else self.verb, self.key, _int(self.at)]
         for record_id, serial, vector in self.items:
             words += (record_id, _int(serial), vector)
         return words
@@ -305,7 +308,7 @@ class SetVectors:
     @classmethod
     def decode(cls, words: Words) -> SetVectors:
         items = zip(words[3::3], map(int, words[4::3]), words[5::3], strict=True)
-        return cls(words[1], tuple(items), int(words[2]))
+        return cls(words[1], tuple(items), int(words[2]), words[0] == cls.fill_verb)
 
 
 @dataclass(slots=True, frozen=True)
@@ -450,7 +453,11 @@ _KINDS = (
     *(Create, Configure, Put, Remove, Forget, Invalidate, Retell, PutEntity, DropEntity, SetMeta, SetDeadline),
     *(SetVectors, Switch, Drop, ExpireKey, Rename, Copy, Restore, Flush),
 )
-_DECODERS = {**{kind.verb: kind.decode for kind in _KINDS}, Put.record_verb: Put.decode}
+_DECODERS = {
+    **{kind.verb: kind.decode for kind in _KINDS},
+    Put.record_verb: Put.decode,
+    SetVectors.fill_verb: SetVectors.decode,
+}
 
 
 def decode(words: Words) -> Entry:

@@ -103,7 +103,7 @@ def state(ctx: Client, key: bytes, draft: FactDraft) -> Any:
 
 def needs_vector(memory: Memory, draft: FactDraft) -> bool:
     """Whether the memory's embedder is to make the fact's vector."""
-    return draft.vector is None and bool(memory.settings.embedder)
+    return draft.vector is None and memory.settings.embeds
 
 
 def _embedding_text(

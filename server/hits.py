@@ -38,7 +38,7 @@ def hit_array(view: View, hit: Hit, flags: HitFlags) -> list[Any]:
     slot = hit.slot
     found: list[Any] = [view.ids[slot]]
     if flags.key is not None:
-        found.append(_key(view, slot, flags.key))
+        found.append(key_of(view, slot, flags.key))
     if flags.text:
         found.append(view.texts[slot])
     if flags.meta:
@@ -64,7 +64,7 @@ def hit_map(view: View, hit: Hit, flags: HitFlags) -> dict[str, Any]:
     slot = hit.slot
     found: dict[str, Any] = {"id": view.ids[slot]}
     if flags.key is not None:
-        found["key"] = _key(view, slot, flags.key)
+        found["key"] = key_of(view, slot, flags.key)
     found["score"] = hit.score
     if flags.text:
         found["text"] = view.texts[slot]
@@ -88,7 +88,8 @@ def hit_map(view: View, hit: Hit, flags: HitFlags) -> dict[str, Any]:
     return found
 
 
-def _key(view: View, slot: int, named: bytes) -> bytes:
+def key_of(view: View, slot: int, named: bytes) -> bytes:
+    """The key of the row's memory, which is the named one where the view has but one."""
     key = view.key(slot)
     return named if key is None else key
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from asyncio import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..index import recall as recalling
 from ..index.entities import entity_name
 from ..index.errors import BadMemory
 from ..index.memory import Memory
-from ..index.recall import Recall
+from ..index.recall import Recalled
 from .arguments import Words
 from .commands import command
 from .errors import CommandError
@@ -26,7 +26,7 @@ from .inference import refused
 from .inference_prompts import ANALYZE, CONSULT, ONLY_USER, iso, messages, numbered, shortened
 from .inference_schema import ANSWER, FACTS
 from .memory_commands import find
-from .query_commands import fit_to_memory
+from .recall_commands import defaults, recalled
 
 if TYPE_CHECKING:
     from .client import Client
@@ -59,7 +59,7 @@ def analyze(ctx: Client, args: list[bytes]) -> Any:
     key = args[0]
     memory = find(ctx, key)
     as_of = at if at is not None and at < ctx.now else None
-    known = _found(ctx, memory, Recall(message, facts=_MOST_KNOWN, min_confidence=0.0, as_of=as_of))
+    known = _found(ctx, {key: memory}, message, facts=_MOST_KNOWN, min_confidence=0.0, as_of=as_of)
     work = _analyze(ctx, key, memory, message.decode("utf-8", "replace"), at, known)
     return ctx.write_after(ctx.server.inference.start(work), lambda reply: reply)
 
@@ -79,10 +79,7 @@ def consult(ctx: Client, args: list[bytes]) -> Any:
     config = ctx.server.config
     question, _ = _read(Words(args, 1), config, with_time=False)
     ctx.server.inference.check_on()
-    memory = find(ctx, args[0])
-    found = _found(
-        ctx, memory, Recall(question, facts=config["mem-recall-facts"], min_confidence=config["mem-recall-minconf"])
-    )
+    found = _found(ctx, {args[0]: find(ctx, args[0])}, question)
     return ctx.server.inference.start(_consult(ctx, question.decode("utf-8", "replace"), found))
 
 
@@ -107,19 +104,16 @@ def _read(words: Words, config: Config, *, with_time: bool) -> tuple[bytes, int 
     return text, at
 
 
-def _found(ctx: Client, memory: Memory, asked: Recall) -> Any:
-    """The facts that MEM.RECALL finds, best first, as of now: a list of FactRow, or a future of it."""
-    config = ctx.server.config
-    asked.anchor_top_k, asked.anchor_min = config["mem-anchor-topk"], config["mem-anchor-min"]
-    asked.max_scan, asked.max_terms = config["mem-max-scan"], config["mem-max-query-terms"]
-    asked.vector = fit_to_memory(memory, asked.text, asked.vector)
-    plan = recalling.plan(memory, asked, ctx.now)
+def _found(ctx: Client, members: dict[bytes, Memory], text: bytes, **differs: Any) -> Any:
+    """The facts that MEM.RECALL finds for the text, best first: a list of FactRow, or a future of it."""
+    seen = ctx.seen
 
-    def rows() -> list[FactRow]:
-        found = recalling.run(plan)
+    def rows(found: Recalled) -> list[FactRow]:
+        if seen is not None:
+            seen.results = len(found.facts)
         return [fact_row(found.view, hit.slot) for hit in found.facts]
 
-    return ctx.server.workers.submit(memory, plan.cost, rows)
+    return recalled(ctx, members, replace(defaults(ctx.server.config), text=text, **differs), rows)
 
 
 # -- MEM.CONSULT

@@ -126,16 +126,6 @@ def _listeners(server: Server) -> Fields:
 
 
 @_section
-def _embedding(server: Server, now: int) -> Fields:
-    return {**server.embedding.info(), "embed_pending": server.backfill.pending()}
-
-
-@_section
-def _audit(server: Server, now: int) -> Fields:
-    return {"audit_entries": len(server.audit), "audit_dropped": server.audit.dropped}
-
-
-@_section
 def _clients(server: Server, now: int) -> Fields:
     clients = server.clients.values()
     return {
@@ -325,6 +315,16 @@ def _keyspace(server: Server, now: int) -> Fields:
     sample = list(islice(deadlines.values(), _TTL_SAMPLE))
     avg_ttl = sum(sample) // len(sample) - now if sample else 0
     return {"db0": f"keys={len(keyspace.memories)},expires={len(deadlines)},avg_ttl={avg_ttl}"}
+
+
+@_section
+def _embedding(server: Server, now: int) -> Fields:
+    return {**server.embedding.info(), "embed_pending": server.backfill.pending()}
+
+
+@_section
+def _audit(server: Server, now: int) -> Fields:
+    return {"audit_entries": len(server.audit), "audit_dropped": server.audit.dropped}
 
 
 def _added_up(memories: Sequence[Memory]) -> dict[str, int]:

@@ -340,6 +340,7 @@ def rename(ctx: Client, args: list[bytes]) -> SimpleString:
     if to != key:
         _exists(ctx, to)  # what is due goes as expired, not as overwritten
         ctx.server.commit(Rename(key, to))
+        ctx.server.backfill.add(to)
     return OK
 
 
@@ -360,6 +361,7 @@ def renamenx(ctx: Client, args: list[bytes]) -> int:
     if _exists(ctx, to):
         return 0
     ctx.server.commit(Rename(key, to))
+    ctx.server.backfill.add(to)
     return 1
 
 
@@ -397,6 +399,7 @@ def copy(ctx: Client, args: list[bytes]) -> int:
         return 0
     ctx.server.commit(Copy(key, to))
     ctx.server.eviction.use_keys(ctx, [key, to])
+    ctx.server.backfill.add(to)
     return 1
 
 

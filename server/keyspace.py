@@ -221,7 +221,8 @@ class Keyspace:
 
     def _set_vectors(self, entry: entries.SetVectors) -> None:
         memory = self._current(entry.key, entry.at)
-        memory.set_vectors(entry.items, entry.at)
+        set_vectors = memory.fill_vectors if entry.fills else memory.set_vectors
+        set_vectors(entry.items, entry.at)
         self._changed(entry.key, memory)
 
     def _switch(self, entry: entries.Switch) -> None:

@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         once = Retry(NoBackoff(), 0)
         async with AsyncMemory(options.url, options.key, retry=once, socket_timeout=_TIMEOUT_S) as memory:
             await _open(memory, options.embedder)
-            server = serve(memory, address, version())
+            server = serve(memory, address, version(), options.cascade)
             if options.http is None:
                 # The read of standard input cannot be cancelled, so Ctrl-C would wait for one more line.
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -134,6 +134,13 @@ def _parser() -> argparse.ArgumentParser:
         default="127.0.0.1",
         metavar="ADDRESS",
         help="with --http: listen there (127.0.0.1). There is no password: whoever reaches it reads and writes",
+    )
+    parser.add_argument(
+        "--cascade",
+        choices=("UP", "DOWN"),
+        type=str.upper,
+        help="recall and search read the memories above the key too (a is above a:b), or those below it; nothing"
+        " writes there",
     )
     parser.add_argument(
         "--embedder",

@@ -68,6 +68,8 @@ Tags = list[Annotated[str, Field(max_length=200)]]
 EntityType = Literal[
     "PERSON", "ORG", "PLACE", "PRODUCT", "SKILL", "TOPIC", "EVENT", "FOOD", "ROLE", "CONCEPT", "THING", "DATE"
 ]
+#: Which memories beside its own an agent reads.
+Cascade = Literal["UP", "DOWN"]
 # Defaults, never changed.
 _NO_TAGS: Tags = []
 _NO_FIELDS: dict[str, str] = {}
@@ -92,10 +94,12 @@ class Statement(BaseModel):
 class Remembered(BaseModel):
     id: str
     kind: str
+    known_before: bool | None = None
 
 
 class Found(BaseModel):
     id: str
+    memory: str | None
     text: str
     score: float
     written: str | None
@@ -130,10 +134,11 @@ class Forgotten(BaseModel):
 
 
 class Tools:
-    """The tools over one memory."""
+    """The tools over one memory; with `cascade` recall and search cover those above or below it too."""
 
-    def __init__(self, memory: AsyncMemory) -> None:
+    def __init__(self, memory: AsyncMemory, cascade: Cascade | None = None) -> None:
         self.memory = memory
+        self.cascade = cascade
 
     async def remember(
         self,
@@ -159,13 +164,14 @@ class Tools:
     ) -> Remembered:
         """Keep something for later conversations; its id.
 
-        Without `fact` it is a note. With `fact` the fact is what is kept, `text` being the words it was taken from;
-        stating a known fact again changes nothing. Give `replaces` when something has changed: a note's text is written
-        over, a replaced fact stays as history and is no longer recalled.
+        Without `fact` it is a note; where one says this word for word already, it stays as it is (`known_before`). With
+        `fact` the fact is what is kept, `text` being the words it was taken from; stating a known fact again changes
+        nothing. Give `replaces` when something has changed: a note's text is written over, a replaced fact stays as
+        history and is no longer recalled.
         """
         ttl = None if expires_in_days is None else timedelta(days=expires_in_days)
         if fact is None:
-            made = await self.memory.add(
+            note = await self.memory.add(
                 text,
                 tags=tags or None,
                 importance=importance,
@@ -173,8 +179,9 @@ class Tools:
                 ttl=ttl,
                 id=replaces,
                 xx=replaces is not None,
+                dedup=replaces is None,
             )
-            return Remembered(id=_shown(made), kind="note")
+            return Remembered(id=_shown(note), kind="note", known_before=not note.stored)
         if importance is not None:
             raise ToolError("importance is for notes; how sure you are of a fact is its confidence")
         made = await self.memory.fact(
@@ -209,7 +216,7 @@ class Tools:
         Empty sections are left out; an empty memory, or one that knows nothing of it, says so.
         """
         about = about or None
-        found = await self.memory.recall(about, facts=facts, budget=max_tokens, as_of=as_of)
+        found = await self.memory.recall(about, facts=facts, budget=max_tokens, as_of=as_of, cascade=self.cascade)
         block = _shown(found.context)
         budget = max_tokens * _CHARS_PER_TOKEN
         lines: list[str] = []
@@ -228,9 +235,13 @@ class Tools:
         found = (
             await self.memory.list(limit=limit, filters=only)
             if about is None
-            else await self.memory.query(about, top_k=limit, filters=only, as_of=as_of)
+            else await self.memory.query(about, top_k=limit, filters=only, as_of=as_of, cascade=self.cascade)
         )
-        return [_note(each.text, each.id, each.created_at) for each in found]
+        return [_note(each.text, each.id, each.created_at, self._elsewhere(each.key)) for each in found]
+
+    def _elsewhere(self, key: str | None) -> str | None:
+        """The key of a memory that is not the agent's own: its ids are of no use here."""
+        return None if key is None or key == self.memory.key else _shown(key)
 
     async def search(
         self,
@@ -246,7 +257,7 @@ class Tools:
         """Find single notes and facts, the best first, each with its id, score, tags and metadata.
 
         For an answer to a question `recall` is better; this is for looking something up, or for an id to forget or
-        replace.
+        replace. What has a `memory` is of another one, which can only be read.
         """
         filters: list[Filter] = []
         if tags:
@@ -255,10 +266,13 @@ class Tools:
             filters.append(F("@kind") == kind)
         if since is not None:
             filters.append(F("@updated_at") >= since)
-        hits = await self.memory.query(query, top_k=limit, filters=filters, as_of=as_of)
+        hits = await self.memory.query(
+            query, top_k=limit, filters=filters, as_of=as_of, fallback="LIKE", cascade=self.cascade
+        )
         found = [
             Found(
                 id=_shown(hit.id),
+                memory=self._elsewhere(hit.key),
                 text=_shown(hit.text or ""),
                 score=round(hit.score, 4),
                 written=_iso(hit.updated_at),
@@ -323,13 +337,13 @@ class Tools:
         `parts` add up to `score`: keyword (words in common), vector (meaning), recency, importance. `reason` is there
         where the record is not found.
         """
-        found = asdict(await self.memory.explain(id, query))
+        found = asdict(await self.memory.explain(id, query, fallback="LIKE", cascade=self.cascade))
         return {name: value for name, value in found.items() if value not in (None, {}, ())}
 
 
-def serve(memory: AsyncMemory, address: str, version: str) -> MCPServer:
+def serve(memory: AsyncMemory, address: str, version: str, cascade: Cascade | None = None) -> MCPServer:
     """The server with its tools, on no transport yet; `address` is what errors call the memory's server."""
-    tools = Tools(memory)
+    tools = Tools(memory, cascade)
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     writes = ToolAnnotations(read_only_hint=False, open_world_hint=False)
     kinds: tuple[tuple[Callable[..., Awaitable[Any]], ToolAnnotations], ...] = (
@@ -414,8 +428,9 @@ def _moment(time_ms: int) -> str:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _note(text: str | None, record_id: str, created_at: int | None) -> str:
-    return f"- {_line(text or '')}  ({_moment(created_at or 0)[:10]}, id {_line(record_id)})"
+def _note(text: str | None, record_id: str, created_at: int | None, elsewhere: str | None) -> str:
+    where = f"id {_line(record_id)}" if elsewhere is None else f"in {_line(elsewhere)}"
+    return f"- {_line(text or '')}  ({_moment(created_at or 0)[:10]}, {where})"
 
 
 def _line(text: str) -> str:

@@ -45,6 +45,13 @@ def model_of_memory(settings: Settings) -> Model | None:
     return Model(settings.embedder, settings.model, settings.dim)
 
 
+def next_model(settings: Settings) -> Model | None:
+    """Who will, once a change of model that is under way is done."""
+    if not settings.is_switching:
+        return None
+    return Model(settings.next_embedder, settings.next_model, settings.next_dim)
+
+
 def find(ctx: Client, key: bytes) -> Memory:
     """The memory at `key`; raises CommandError where there is none."""
     memory = ctx.look_up(key)

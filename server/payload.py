@@ -128,9 +128,7 @@ def load(payload: bytes) -> Loaded:
         rows = slice(start, start + n)
         has_vector = columns.has_vector[rows]
         hold(int(has_vector.sum()) == vectors)
-        # Where somebody makes the vectors they may still be to come.
-        needed = {"SEARCH": 0, "VECTOR": vectors if settings.model else n}
-        hold(vectors == needed.get(settings.mode, vectors))
+        hold(vectors == 0 or settings.has_vectors)
         table_of_vectors = _vectors(sections, settings, vector_at, vectors) if settings.has_vectors else None
         words = _Words(settings, columns.texts[rows], columns.doc_len[rows], kinds[number] != PAST)
         table = Table.restored(

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from asyncio import Future
+from collections.abc import Callable, Mapping
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..index import recall as recalling
 from ..index.block import Block, Episode, Line, render
-from ..index.recall import Recall, Recalled, RecallPlan
+from ..index.memory import Memory
+from ..index.recall import Recall, Recalled, RecallHit
 from .arguments import Words
+from .cascade import CASCADE_OPTIONS, CASCADE_USAGE, Cascade, covered
 from .commands import command
 from .embedded import read_with_vector, widened
 from .entity_commands import entity_shown
 from .errors import CommandError
-from .fact_maps import fact_map, fact_row
+from .fact_maps import FactRow, fact_map, fact_row
+from .hits import key_of
 from .memory_commands import find
 from .query_commands import fit_to_memory
 from .query_counts import count_query
 from .record_commands import check_vector
 from .record_maps import RecordFlags, record_map
+from .synthesis import synthesise
 from .uses import use_counter
 
 if TYPE_CHECKING:
@@ -28,9 +34,27 @@ if TYPE_CHECKING:
 _MOST = 1000
 
 
-def _read(words: Words, config: Config) -> tuple[Recall, int | None, bool]:
-    """What is asked, the budget (None: none), and whether as a map."""
-    asked = Recall(
+class _Asked(NamedTuple):
+    """MEM.RECALL's words; `budget` is None for none."""
+
+    recall: Recall
+    budget: int | None
+    as_map: bool
+    with_prose: bool
+    cascade: Cascade
+
+
+class _Shown(NamedTuple):
+    """A reply, and the facts and the texts of the episodes that it shows."""
+
+    reply: Any
+    facts: list[FactRow]
+    episodes: list[bytes]
+
+
+def defaults(config: Config) -> Recall:
+    """What is asked where nothing is said."""
+    return Recall(
         facts=config["mem-recall-facts"],
         min_confidence=config["mem-recall-minconf"],
         anchor_top_k=config["mem-anchor-topk"],
@@ -38,7 +62,33 @@ def _read(words: Words, config: Config) -> tuple[Recall, int | None, bool]:
         max_scan=config["mem-max-scan"],
         max_terms=config["mem-max-query-terms"],
     )
-    budget, as_map = None, False
+
+
+def recalled(
+    ctx: Client, members: Mapping[bytes, Memory], asked: Recall, finish: Callable[[Recalled], Any], proto: int = 0
+) -> Any:
+    """`finish(what is found as of now in these memories)`, or a future of it; the first of them is the one that was
+    named. With `proto` that is a reply, and a thread encodes it."""
+    memory = next(iter(members.values()))
+    settings = memory.settings
+    text = None if settings.embedder and not settings.has_text else asked.text  # the embedder makes a vector of it
+    asked.vector = fit_to_memory(memory, text, asked.vector)
+    plan = recalling.plan(members, asked, ctx.now)
+
+    def ask(vector: bytes | None) -> Any:
+        final = plan
+        if vector is not None:
+            final = recalling.with_vector(plan, check_vector(widened(vector), plan.plan.view.settings))
+        return ctx.server.workers.submit(memory, final.cost, lambda: finish(recalling.run(final)), proto)
+
+    if asked.text is None or asked.vector is not None:
+        return ask(None)
+    return read_with_vector(ctx, memory, asked.text, ask)
+
+
+def _read(words: Words, config: Config) -> _Asked:
+    asked = defaults(config)
+    budget, as_map, with_prose, cascade = None, False, False, Cascade()
     while words:
         option = words.option()
         if option == b"TEXT":
@@ -70,9 +120,11 @@ def _read(words: Words, config: Config) -> tuple[Recall, int | None, bool]:
             asked.recent = True
         elif option == b"FORMAT":
             as_map = words.enum("TEXT", "MAP") == "MAP"
-        else:
+        elif option == b"SYNTHESIS":
+            with_prose = True
+        elif not cascade.read(option, words):
             raise words.unexpected()
-    return asked, budget, as_map
+    return _Asked(asked, budget, as_map, with_prose, cascade)
 
 
 def _count(words: Words, name: str) -> int:
@@ -89,7 +141,8 @@ def _count(words: Words, name: str) -> int:
     keys=(1, 1, 1),
     group="facts",
     usage="MEM.RECALL key [TEXT text] [VEC blob | FVEC n f1 .. fn] [FACTS n] [EPISODES n] [MINCONF c] [ANCHORTOPK n]"
-    " [ANCHORMIN x] [ASOF time] [BUDGET tokens] [FALLBACK RECENT] [FORMAT TEXT|MAP]",
+    " [ANCHORMIN x] [ASOF time] [BUDGET tokens] [FALLBACK RECENT] [SYNTHESIS] [FORMAT TEXT|MAP]"
+    + CASCADE_USAGE,
     complexity="O(records + vectors * dim + facts about the entities named)",
     options=(
         "TEXT text, VEC blob, FVEC n f1 .. fn: what it is about; without any, the facts of the latest valid_at",
@@ -101,39 +154,54 @@ def _count(words: Words, name: str) -> int:
         "ASOF time: the facts that were valid then",
         "BUDGET tokens: leave out the last facts until the block has at most so many times 4 characters",
         "FALLBACK RECENT: where nothing matches, the facts of the latest valid_at",
+        "SYNTHESIS: with a paragraph of prose that the model of inference-url makes of it",
         "FORMAT TEXT|MAP: the block (TEXT), or it and what it is made of",
+        *CASCADE_OPTIONS,
     ),
 )
 def recall(ctx: Client, args: list[bytes]) -> Any:
     """Find the facts that a query needs, by vector, named entities and words, and render them as one text block."""
-    asked, budget, as_map = _read(Words(args, 1), ctx.server.config)
-    memory = find(ctx, args[0])
-    settings = memory.settings
-    text = None if settings.embedder and not settings.has_text else asked.text  # the embedder makes a vector of it
-    asked.vector = fit_to_memory(memory, text, asked.vector)
-    plan, proto, seen = recalling.plan(memory, asked, ctx.now), ctx.proto, ctx.seen
-    count_uses = use_counter(ctx, {args[0]: memory})
+    asked = _read(Words(args, 1), ctx.server.config)
+    if asked.with_prose:
+        ctx.server.inference.check_on()
+        if ctx.in_exec:
+            raise CommandError("SYNTHESIS is not possible in a transaction: it waits for another server")
+    key, seen = args[0], ctx.seen
+    memory = find(ctx, key)
+    members = covered(ctx, key, memory, asked.cascade, "mem.recall")
+    named = key if asked.cascade.asked else None
+    count_uses = use_counter(ctx, members)
     started, now = perf_counter_ns(), ctx.now
 
-    def run(plan: RecallPlan) -> Any:
-        found = recalling.run(plan)
-        block = render(_lines(found), _episodes(found), budget)
+    def rendered(found: Recalled) -> tuple[Any, Block]:
+        block = render(_lines(found), _episodes(found), asked.budget)
         if seen is not None:
             seen.results = len(block.shown)
         if count_uses is not None:
-            count_uses((None, record_id) for record_id in block.shown)
+            facts, episodes = _within(found, block)
+            slots = [*(hit.slot for hit in facts), *episodes]
+            count_uses((found.view.key(slot), found.view.ids[slot]) for slot in slots)
         count_query(memory, now, perf_counter_ns() - started, len(block.shown))
-        return _map(found, block) if as_map else block.text
+        return _map(found, block, named) if asked.as_map else block.text, block
 
-    def ask(vector: bytes | None) -> Any:
-        final = plan
-        if vector is not None:
-            final = recalling.with_vector(plan, check_vector(widened(vector), plan.plan.view.settings))
-        return ctx.server.workers.submit(memory, final.cost, lambda: run(final), proto)
+    def shown(found: Recalled) -> _Shown:
+        reply, block = rendered(found)
+        facts, episodes = _within(found, block)
+        rows = [fact_row(found.view, hit.slot) for hit in facts]
+        return _Shown(reply, rows, [found.view.texts[slot] for slot in episodes])
 
-    if asked.text is None or asked.vector is not None:
-        return ask(None)
-    return read_with_vector(ctx, memory, asked.text, ask)
+    if not asked.with_prose:
+        return recalled(ctx, members, asked.recall, lambda found: rendered(found)[0], ctx.proto)
+    found = recalled(ctx, members, asked.recall, shown)
+    return ctx.server.inference.start(_with_prose(ctx, asked, found))
+
+
+async def _with_prose(ctx: Client, asked: _Asked, found: Any) -> Any:
+    shown: _Shown = await found if isinstance(found, Future) else found
+    prose, error = await synthesise(ctx, asked.recall.text, shown.facts, shown.episodes)
+    if asked.as_map:
+        return {**shown.reply, "synthesis": prose, "synthesis_error": error}
+    return shown.reply if prose is None else b"%b\n\n# SYNTHESIS\n%b" % (shown.reply, prose.encode())
 
 
 def _lines(found: Recalled) -> list[Line]:
@@ -154,16 +222,27 @@ def _episodes(found: Recalled) -> list[Episode]:
     return [Episode(view.ids[slot], view.texts[slot], int(view.created[slot])) for slot in found.episodes]
 
 
-def _map(found: Recalled, block: Block) -> dict[str, Any]:
-    """The block and what it shows, each in the order of the ranking."""
-    facts = found.facts[: len(block.shown)]
-    episodes = found.episodes[: max(0, len(block.shown) - len(found.facts))]
+def _within(found: Recalled, block: Block) -> tuple[list[RecallHit], list[int]]:
+    """The facts and episodes that the block shows."""
+    return found.facts[: len(block.shown)], found.episodes[: max(0, len(block.shown) - len(found.facts))]
+
+
+def _map(found: Recalled, block: Block, named: bytes | None) -> dict[str, Any]:
+    """The block and what it shows, each in the order of the ranking. With `named`, the key of the memory that was
+    named, facts and episodes say theirs."""
+
+    def with_key(shown: dict[str, Any], slot: int) -> dict[str, Any]:
+        if named is None:
+            return shown
+        return {"id": shown["id"], "key": key_of(found.view, slot, named), **shown}
+
+    facts, episodes = _within(found, block)
     anchors = {hit.anchor.number: hit.anchor for hit in facts if hit.anchor is not None}
     return {
         "context": block.text,
         "facts": [
             {
-                **fact_map(found.view, hit.slot),
+                **with_key(fact_map(found.view, hit.slot), hit.slot),
                 "score": hit.score,
                 "vector_rank": hit.vector_rank,
                 "anchor_rank": hit.anchor_rank,
@@ -172,6 +251,6 @@ def _map(found: Recalled, block: Block) -> dict[str, Any]:
             for hit in facts
         ],
         "entities": [entity_shown(anchor, found.graph.count(anchor)) for anchor in anchors.values()],
-        "episodes": [record_map(found.view, slot, RecordFlags()) for slot in episodes],
+        "episodes": [with_key(record_map(found.view, slot, RecordFlags()), slot) for slot in episodes],
         "omitted": block.omitted,
     }

@@ -433,17 +433,25 @@ def madd(ctx: Client, args: list[bytes]) -> Any:
 def _with_vectors(ctx: Client, key: bytes, drafts: list[Draft], store: Callable[[Memory], Any]) -> Any:
     """`store(memory)`, the drafts having the vectors that the memory's embedder makes of their texts, if it has one."""
     memory = find(ctx, key)
-    if not memory.settings.embedder:
+    if not memory.settings.embeds:
         return store(memory)
-    wanting = [draft for draft in drafts if draft.vector is None and not _keeps_vector(ctx, memory, draft)]
-    texts = [draft.text for draft in wanting if draft.text is not None]
+    wanting: list[Draft] = []
+    texts: list[bytes] = []
+    others: list[bytes] = []
+    for draft in drafts:
+        assert draft.text is not None
+        if draft.vector is not None or _keeps_vector(ctx, memory, draft):
+            others.append(draft.text)
+        else:
+            wanting.append(draft)
+            texts.append(draft.text)
 
     def settle(memory: Memory, vectors: Vectors) -> Any:
         for draft, vector in zip(wanting, vectors, strict=True):
             draft.vector = None if vector is None else widened(vector)
         return store(memory)
 
-    return write_with_vectors(ctx, key, memory, texts, settle)
+    return write_with_vectors(ctx, key, memory, texts, settle, others)
 
 
 def _keeps_vector(ctx: Client, memory: Memory, draft: Draft) -> bool:

@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 import redis
 from harness import FORMS, JUNE, Agent, Clock, Running, Wire
+from inference_stand_in import StandIn, says
 from recalld.server.config import OPTIONS
 
 #: RECALLD_LONG=1: as long as it takes, with other examples each time. Without it the same ones, in CI's time.
@@ -100,3 +101,27 @@ def running() -> Iterator[Callable[..., Running]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """A chat server that finds no facts; it is tried again at once, and without a key of the machine's."""
+    from recalld.server import inference_http
+
+    monkeypatch.setattr(inference_http, "_FIRST_PAUSE_S", 0.0)
+    for name in ("INFERENCE_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with StandIn() as stand_in:
+        stand_in.will(says({"facts": []}))
+        yield stand_in
+
+
+@pytest.fixture
+def asking(running: Callable[..., Running], model: StandIn) -> Callable[..., Running]:
+    """Start servers that ask `model`, their clocks at JUNE."""
+
+    def start(**options: Any) -> Running:
+        settings = {"clock": Clock(), "inference_url": model.url, "inference_model": "tiny"}
+        return running(**(settings | options))
+
+    return start

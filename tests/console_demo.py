@@ -96,9 +96,25 @@ def add_samples(server: Running) -> None:
 def console(**options: str) -> Iterator[tuple[Running, str]]:
     """A server with a console, and its address. The password is PASSWORD unless `requirepass` is another."""
     settings = {"requirepass": PASSWORD, "console_bind": "127.0.0.1"} | options
-    port = free_port()
-    with Running(clock=Clock(), console_port=str(port), **settings) as server:
+    server, port = _started(settings)
+    try:
         yield server, f"http://127.0.0.1:{port}"
+    finally:
+        server.stop()
+
+
+def _started(settings: dict[str, str]) -> tuple[Running, int]:
+    """Somebody may be quicker to take the port: then another one."""
+    for left in reversed(range(5)):
+        port = free_port()
+        server = Running(clock=Clock(), console_port=str(port), **settings)
+        try:
+            server.start()
+            return server, port
+        except OSError:
+            if not left:
+                raise
+    raise AssertionError
 
 
 def wire_to(server: Running, protocol: int = 3) -> Wire:

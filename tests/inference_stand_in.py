@@ -16,6 +16,11 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 PATIENCE_S = 60.0
+#: How an error begins where the model's answer is not what was asked for.
+REFUSED = "ERR the model's answer was refused: "
+#: What `fact` takes its quote from.
+MESSAGE = "We moved to Berlin  in May,\nand Anna works at Siemens now."
+QUESTION = "where does the user live?"
 
 
 class Asked(NamedTuple):
@@ -205,3 +210,31 @@ def never_ends() -> Act:
             handler.wfile.write(b"x" * 65_536)
 
     return act
+
+
+# Facts
+
+
+def fact(
+    subject: str = "user",
+    predicate: str = "lives in",
+    object: str = "berlin",
+    type: str | None = None,
+    confidence: Any = 0.9,
+    quote: str = "moved to Berlin in May",
+    valid_at: str | None = None,
+    supersedes: str | None = None,
+) -> dict[str, Any]:
+    """A fact as a model says it."""
+    return dict(locals())
+
+
+def analysed(*ids: str, restated: int = 0) -> dict[bytes, Any]:
+    return {b"facts": [each.encode() for each in ids], b"stored": len(ids) - restated, b"restated": restated}
+
+
+def fill(wire: Any) -> None:
+    """State two facts about where somebody lives, p and b, and one about cats, c, in the memory `k`."""
+    wire("MEM.FACT", "k", "user", "lived in", "paris", "ID", "p", "VALIDAT", "2020-02-02", "VALIDUNTIL", "2027-01-01")
+    wire("MEM.FACT", "k", "user", "lives in", "berlin", "ID", "b", "QUOTE", "I live\nin Berlin", "CONFIDENCE", 0.9)
+    wire("MEM.FACT", "k", "cats", "like", "boxes", "ID", "c")

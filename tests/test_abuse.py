@@ -1,5 +1,5 @@
-"""Clients that mean harm, or behave as if they did: memory stays bounded, what is refused is refused in words, and other
-clients are served throughout.
+"""Clients that mean harm, or behave as if they did: memory stays bounded, what is refused is refused in words, and
+other clients are served throughout.
 
 The server is a process. Its memory is the peak of its resident set (`Abused.growth_mb`), which the kernel keeps, so
 nothing is missed between two looks. That others are served is counted, never timed: a client that asks PING all along
@@ -84,7 +84,7 @@ class Abused(Process):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Abused]:
-    """A server with a memory `k` of 5000 records of 20 words, another one `t` of twelve texts of 60 KB, and small limits."""
+    """A server with small limits; its memory `k` has 5000 records of 20 words, `t` twelve texts of some 36 KB."""
     with Abused(
         tmp_path_factory.mktemp("abuse"),
         *("--client-query-buffer-limit", "16mb"),
@@ -122,7 +122,7 @@ def closed(sock: socket.socket) -> bool:
 
 
 def test_large_replies_wait_for_their_reader_few_at_a_time(server: Abused) -> None:
-    """Sixty-four replies of 4 MB each are asked for and not read: two or three are made, the rest when there is room."""
+    """Sixty-four replies of some 4 MB are asked for and not read: two or three are made, the rest when there is room."""
     ask = pack("MEM.MGET", "t", *(f"i{n % 12}" for n in range(120)))
     with server.served(), server.growth_mb(60):
         sock = server.raw()
@@ -222,10 +222,10 @@ def test_a_half_closed_connection_has_its_replies_and_ends(server: Abused) -> No
 
 
 def test_keepalive_is_on(server: Abused) -> None:
-    """The kernel finds peers that are gone without a word: `ss` shows the timer on the server's side."""
+    """The kernel finds peers that are gone without a word: the timer runs on the server's side."""
     wire = server.wire()
     assert wire("CONFIG", "GET", "tcp-keepalive") == [b"tcp-keepalive", b"300"]
-    mine = "%04X" % wire.sock.getsockname()[1]
+    mine = f"{wire.sock.getsockname()[1]:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     (row,) = [row for row in rows if row[2].endswith(":" + mine)]
     assert row[5].startswith("02:"), row  # the keepalive timer runs
@@ -286,7 +286,7 @@ def test_an_announced_argument_over_the_limit(server: Abused) -> None:
 
 
 def test_announced_and_never_sent(server: Abused) -> None:
-    """Two hundred connections announce two billion arguments, or 4 MB each, and send nothing of it: that costs nothing."""
+    """Two hundred connections announce two billion arguments, or 4 MB, and send nothing of it: that costs nothing."""
     with server.served(), server.growth_mb(20):
         socks = [server.raw() for _ in range(200)]
         for n, sock in enumerate(socks):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, NamedTuple
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 import redis
 import redis.asyncio
+from fake_provider import Provider
 from harness import DAY, HOUR, JUNE, Clock, Running
 from hypothesis import given
 from hypothesis import strategies as st
 from recalld.client import (
     AsyncMemory,
+    Embedded,
     Entity,
     Event,
     F,
@@ -24,8 +27,12 @@ from recalld.client import (
     Filter,
     Hit,
     Memory,
+    NextModel,
+    Read,
     Recall,
     Stats,
+    Switching,
+    Verified,
     Weights,
     fact_commands,
     replies,
@@ -468,18 +475,124 @@ def test_options_of_query(both: Caller, clock: Clock) -> None:
         ids(diversity=2)
 
 
+def test_tiers_of_query(words: Caller) -> None:
+    words.add_many(["alpha one", "alphabet"])
+    assert words.tier() == "keyword"
+    assert [hit.text for hit in words.query("alpha")] == ["alpha one"]
+    found = words.query("pha", fallback="LIKE", stats=True)
+    assert (found.stats.tier, {hit.text for hit in found}) == ("like", {"alpha one", "alphabet"})
+    assert len(words.query("alpha", tier="LIKE")) == 2
+    assert words.query("alphab", tier="KEYWORD", embed=False) == []
+    assert words.explain("2", "alpha", tier="LIKE").rank == 2
+
+
 def test_the_words_of_later_options() -> None:
     """Those that a server may not know yet stand in the command as the contract has them."""
-    query = building.query(
-        "k", "t", embed=False, fallback="LIKE", tier="KEYWORD", cascade="UP", across=["a", BYTES]
-    ).words
-    expected = (b"NOEMBED", b"FALLBACK", b"LIKE", b"TIER", b"KEYWORD", b"CASCADE", b"UP", b"ACROSS", b"2", b"a", BYTES)
-    assert query[4 : 4 + len(expected)] == expected
-    create = building.create("k", embedder="local", model="m", tag_boost=0.5, max_records=9, max_bytes=10)
-    assert create.words[2:] == (
-        *(b"EMBEDDER", b"local", b"MODEL", b"m", b"TAGBOOST", b"0.5", b"MAXRECORDS", b"9", b"MAXBYTES", b"10"),
-    )
-    assert fact_commands.recall("k", cascade="DOWN").words[2:] == (b"CASCADE", b"DOWN", b"FORMAT", b"MAP")
+    create = building.create("k", max_records=9, max_bytes=10)
+    assert create.words[2:] == (b"MAXRECORDS", b"9", b"MAXBYTES", b"10")
+
+
+def test_several_memories_as_one(memories: Callable[[str | bytes], Caller]) -> None:
+    """Each hit, fact and episode says its key, which is bytes like any other."""
+    keys = ["m", b"m:" + BYTES, "x"]
+    for key in keys:
+        memory = memories(key)
+        memory.create(mode="SEARCH")
+        memory.add("tea time", kind="episode")
+        memory.fact("user", "likes", "tea", type="FOOD")
+    named, below = memories("m"), "m:" + ESCAPED
+    assert named.query("tea", filters=F("@kind") == "episode")[0].key is None
+    for options, expected in (({"cascade": "DOWN"}, ["m", below]), ({"cascade": "UP", "across": ["x"]}, ["m", "x"])):
+        found = named.query("tea", filters=F("@kind") == "episode", stats=True, explain=True, **options)
+        assert [hit.key for hit in found] == expected
+        assert found.stats.records == 2 * len(expected)
+        recalled = named.recall("tea", episodes=9, **options)
+        assert [fact.key for fact in recalled.facts] == [each.key for each in recalled.episodes] == expected
+        assert [(each.name, each.facts) for each in recalled.entities] == [("tea", len(expected))]
+    assert [hit.key for hit in memories(keys[1]).query("tea", across=[b"x", "m"], top_k=1)] == ["m"]
+    assert named.recall("tea").facts[0].key is None
+    assert named.explain("1", "tea", cascade="DOWN", across=["absent"]).rank == 1
+
+
+def test_dedup(both: Caller) -> None:
+    first = both.add("Red apple", vector=[1, 0])
+    assert (first, first.stored, first.near) == ("1", True, ())
+    again = both.add("red  APPLE", dedup=True)
+    assert (again, again.stored, again.near) == ("1", False, ())
+    other = both.add("green apple", vector=[1, 0.1], near=0.9, id=BYTES)
+    assert (other, other.stored, other.near) == (ESCAPED, True, ("1",))
+    assert both.add("GREEN apple", near=0.9).near == ("1",)
+    assert both.get(other).text == "green apple"
+    assert both.count() == 2
+
+
+def test_content_ids(words: Caller) -> None:
+    words.add_many([{"text": "one", "id": "a"}, {"text": "two", "id": "b"}])
+    cid = words.get("a").cid
+    assert (words.get(cid).id, words.get(cid + "x")) == ("a", None)
+    assert words.verify() == Verified(checked=2, bad=0)
+    assert words.verify(cid) == words.verify("b") == (1, 0)
+    assert words.verify("absent").checked == 0
+
+
+def test_tag_boost(memories: Callable[[str | bytes], Caller]) -> None:
+    memory = memories("tags")
+    memory.create(mode="SEARCH", tag_boost=0.5)
+    memory.add("alpha", tags=["alpha"])
+    assert memory.config().tag_boost == 0.5
+    (found,) = memory.query("alpha", explain=True)
+    assert found.explain.parts["keyword"].tag_boost == 0.5
+    assert found.explain.parts["recency"].tag_boost is None
+    memory.configure(tag_boost=0)
+    assert memory.query("alpha", explain=True)[0].explain.parts["keyword"].tag_boost is None
+
+
+def test_audit(memories: Callable[[str | bytes], Caller], server: Running, way: Way) -> None:
+    words = memories(str(way))  # entries outlast the memory
+    words.create(mode="SEARCH")
+    assert words.audit() == []
+    server.wire()("CONFIG", "SET", "mem-audit", "all")
+    words.add("alpha")
+    words.query("alpha beta")
+    words.get("1")
+    newest, oldest = words.audit()
+    assert newest.command == "MEM.GET"
+    assert oldest.client
+    assert oldest == Read("default", oldest.client, str(way), "MEM.QUERY", oldest.query, 1, "keyword", JUNE)
+    assert "alpha beta" in oldest.query
+    assert words.audit(limit=1, accessor="default", since=datetime(2026, 6, 1)) == [newest]
+    assert words.audit(accessor="nobody") == words.audit(since=JUNE + 1) == []
+
+
+def test_embedder(
+    memories: Callable[[str | bytes], Caller], server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server makes the vectors, later where it cannot now; a change of model, and how far it is."""
+    provider = Provider(monkeypatch)
+    model = str(time.monotonic_ns())  # a server has one embedder for a model, and it is the one of this test
+    memory = memories("e")
+    memory.create(embedder="openai", model=model, dim=3)
+    config = memory.config()
+    assert (config.embedder, config.model, config.dim, config.next) == ("openai", model, 3, None)
+    memory.add("alpha", id="a")
+    assert (memory.info().vectors, memory.tier()) == (1, "hybrid")
+    (hit,) = memory.query("alpha")
+    assert hit.similarity == pytest.approx(1, abs=1e-6)
+    assert memory.query("alpha", embed=False)[0].similarity is None
+    provider.down = True
+    memory.add("beta")
+    assert (memory.info().pending, memory.tier()) == (1, "keyword")
+    assert memory.embed(count=1) == Embedded(done=0, left=1)
+    provider.down = False
+    provider.gate.clear()
+    memory.configure(model=model + "b", dim=2)
+    assert memory.config().next == NextModel("openai", model + "b", 2)
+    assert memory.info().switching == Switching(model + "b", 0, 2)
+    provider.gate.set()
+    assert memory.embed().left == 0
+    assert (memory.config().model, memory.config().next, memory.info().switching) == (model + "b", None, None)
+    memory.configure(embedder="NONE")
+    assert memory.config().embedder == "NONE"
 
 
 def test_explanations(both: Caller) -> None:

@@ -18,7 +18,7 @@ def test_the_examples_print_what_the_page_says() -> None:
     """All blocks are one program; behind each stands what it prints."""
     steps = re.findall(r"```python\n(.*?)\n```\n\n```text\n(.*?)\n```", DOC, re.S)
     assert len(steps) == DOC.count("```python") == DOC.count("```text")
-    with Running() as server:
+    with Running(embedder_timeout_ms="60000") as server:  # a model may take its time to load
         program = f"\nprint({SEPARATOR!r})\n".join(code for code, _ in steps).replace("7171", str(server.port))
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

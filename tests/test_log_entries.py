@@ -76,6 +76,9 @@ every_entry = st.one_of(
     st.builds(entries.Rename, blobs, blobs),
     st.builds(entries.Copy, blobs, blobs),
     st.builds(entries.Flush),
+    st.builds(
+        entries.SetVectors, blobs, st.lists(st.tuples(blobs, st.integers(0, 9), blobs)).map(tuple), times, st.booleans()
+    ),
 )
 
 

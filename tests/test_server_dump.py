@@ -454,7 +454,6 @@ NONSENSE: dict[str, Callable[[Parts], None]] = {
     "a dim without end": setting("dim", 1 << 80),
     "a dim of true": setting("dim", True),
     "SEARCH with vectors": setting("mode", "SEARCH"),
-    "VECTOR without": setting("mode", "VECTOR"),
     "another mode": setting("mode", "ALL"),
     "a mode that is a list": setting("mode", ["HYBRID"]),
     "another metric": setting("metric", "HAMMING"),

@@ -70,10 +70,9 @@ class Soaker:
     def step(self) -> None:
         """One action, and sometimes death."""
         self.steps += 1
-        action = self.rng.choice(
-            (self.add, self.add, self.change, self.remove, self.look, self.search, self.fact, self.recall, self.publish)
-            + (self.transact, self.shared, self.shared_query, self.passing, self.list)
-        )
+        writes = [self.add, self.add, self.change, self.remove, self.fact, self.transact, self.shared, self.passing]
+        reads = [self.look, self.search, self.list, self.recall, self.shared_query, self.publish]
+        action = self.rng.choice(writes + reads)
         try:
             action()
         except Killed:

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar, Unpac
 
 from . import replies, words
 from .filters import Filters, filter_words
-from .results import Config, Explanation, Hits, Info, Record
+from .results import Added, Config, Embedded, Explanation, Hits, Info, Read, Record, Verified
 from .words import Meta, Span, Text, Time, Vector
 
 T = TypeVar("T")
@@ -61,7 +61,10 @@ def tag_words(tags: Iterable[Text] | None) -> Words:
 
 
 class ConfigOptions(TypedDict, total=False):
-    """What `configure` can change: weights are of keyword, vector, recency and importance, half_life in seconds."""
+    """What `configure` can change: weights are of keyword, vector, recency and importance, half_life in seconds.
+
+    Another embedder, model or dim replaces all vectors. embedder "NONE" is none.
+    """
 
     weights: Sequence[float] | None
     half_life: Span | None
@@ -70,6 +73,7 @@ class ConfigOptions(TypedDict, total=False):
     b: float | None
     embedder: str | None
     model: str | None
+    dim: int | None
     tag_boost: float | None
     history: Span | Literal["ALL"] | None
     max_records: int | None
@@ -85,6 +89,7 @@ def _settings(
     b: float | None = None,
     embedder: str | None = None,
     model: str | None = None,
+    dim: int | None = None,
     tag_boost: float | None = None,
     history: Span | str | None = None,
     max_records: int | None = None,
@@ -98,6 +103,7 @@ def _settings(
         *opt("B", b, words.number),
         *opt("EMBEDDER", embedder),
         *opt("MODEL", model),
+        *opt("DIM", dim, words.number),
         *opt("TAGBOOST", tag_boost, words.number),
         *opt("HISTORY", history, lambda value: words.text(value) if isinstance(value, str) else words.seconds(value)),
         *opt("MAXRECORDS", max_records, words.number),
@@ -113,7 +119,6 @@ def create(
     key: Text,
     *,
     mode: Literal["SEARCH", "VECTOR", "HYBRID"] | None = None,
-    dim: int | None = None,
     metric: Literal["COSINE", "L2", "IP"] | None = None,
     lang: str | None = None,
     exists_ok: bool = False,
@@ -122,7 +127,6 @@ def create(
     """Make the memory; True. With exists_ok: False where there is one, which stays as it is."""
     options = (
         *opt("MODE", mode),
-        *opt("DIM", dim, words.number),
         *opt("METRIC", metric),
         *opt("LANG", lang),
         *_settings(**settings),
@@ -150,6 +154,24 @@ def info(key: Text) -> Command[Info]:
 def count(key: Text) -> Command[int]:
     """How many records it has."""
     return Command(("MEM.CARD", words.text(key)), replies.integer)
+
+
+def tier(key: Text) -> Command[str]:
+    """What the next query with a text would use: hybrid, keyword, vector or like."""
+    return Command(("MEM.TIER", words.text(key)), replies.text)
+
+
+def embed(key: Text, *, count: int | None = None) -> Command[Embedded]:
+    """Make the vectors that the memory lacks, now, `count` of them at most."""
+    return Command(("MEM.EMBED", words.text(key), *opt("COUNT", count, words.number)), replies.embedded)
+
+
+def audit(
+    key: Text, *, limit: int | None = None, accessor: Text | None = None, since: Time | None = None
+) -> Command[list[Read]]:
+    """Who read the memory, the newest first, as far as the server's mem-audit has it; of a user, from a time on."""
+    options = (*opt("LIMIT", limit, words.number), *opt("ACCESSOR", accessor), *opt("FROM", since, words.time))
+    return Command(("MEM.AUDIT", words.text(key), *options), lambda reply: list(map(replies.read, reply)))
 
 
 # -- records
@@ -193,11 +215,15 @@ def add(
     keepvec: bool = False,
     nx: bool = False,
     xx: bool = False,
-) -> Command[str]:
+    dedup: bool = False,
+    near: float | None = None,
+) -> Command[Added]:
     """Store a record, or write over the one with its id, keeping what is not named; its id.
 
     `at` is the time of writing. nx: only where the id is new, xx: only where it exists. keepvec: the vector stays
-    although the text changes.
+    although the text changes. dedup: where a record has this text already, case and spaces aside, nothing is stored and
+    the id is that one's (`Added.stored`); `near`, which implies it: records of at least this similarity are named too
+    (`Added.near`), and only that.
     """
     options = (
         *opt("ID", id),
@@ -215,8 +241,10 @@ def add(
         *flag("KEEPVEC", keepvec),
         *flag("NX", nx),
         *flag("XX", xx),
+        *flag("DEDUP", dedup or near is not None),
+        *opt("NEAR", near, words.number),
     )
-    return Command(("MEM.ADD", words.text(key), *options), replies.text)
+    return Command(("MEM.ADD", words.text(key), *options), replies.added)
 
 
 def vector_words(value: Vector | None) -> Words:
@@ -243,13 +271,19 @@ def get(
     with_vector: bool = False,
     with_fact: bool = False,
 ) -> Command[Record | None]:
-    """The record with this id, None where there is none; with_fact: with its `fact` where it is one."""
+    """The record with this id, or content id (`Record.cid`), None where there is none; with_fact: with its `fact` where
+    it is one."""
     flags = (*_record_flags(with_text, with_meta, with_vector), *flag("WITHFACT", with_fact))
     return Command(("MEM.GET", words.text(key), words.text(id), *flags), replies.record)
 
 
 def _record_flags(with_text: bool, with_meta: bool, with_vector: bool) -> Words:
     return (*flag("NOTEXT", not with_text), *flag("WITHMETA", with_meta), *flag("WITHVEC", with_vector))
+
+
+def verify(key: Text, id: Text | None = None) -> Command[Verified]:
+    """Hash the texts again, or that of one id or content id: whether they are what they were."""
+    return Command(("MEM.VERIFY", words.text(key), *(() if id is None else (words.text(id),))), replies.verified)
 
 
 def mget(key: Text, ids: Iterable[Text]) -> Command[list[Record | None]]:
@@ -403,8 +437,7 @@ def _retrieve(
         *flag("NOEMBED", not embed),
         *opt("FALLBACK", fallback),
         *opt("TIER", tier),
-        *opt("CASCADE", cascade),
-        *(() if across is None else (b"ACROSS", *words.counted(across))),
+        *cascade_words(cascade, across),
         *_record_flags(with_text, with_meta, with_vector),
         *(b"WITHTAGS", b"WITHSCORES"),
         *flag("EXPLAIN", explain),
@@ -419,6 +452,10 @@ def _retrieve(
         stats=stats,
     )
     return Command((*command, *options), partial(replies.hits, form=form))
+
+
+def cascade_words(direction: str | None, across: Iterable[Text] | None) -> Words:
+    return (*opt("CASCADE", direction), *(() if across is None else (b"ACROSS", *words.counted(across))))
 
 
 def search(key: Text, text: Text, **options: Unpack[SearchOptions]) -> Command[Hits]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Literal
 
 from . import replies, words
-from .commands import Command, flag, meta_words, opt, tag_words, vector_words
+from .commands import Command, cascade_words, flag, meta_words, opt, tag_words, vector_words
 from .results import Entity, Fact, Page, Recall
 from .words import Meta, Span, Text, Time, Vector
 
@@ -141,11 +141,13 @@ def recall(
     budget: int | None = None,
     fallback: Literal["RECENT"] | None = None,
     cascade: Literal["UP", "DOWN"] | None = None,
+    across: Iterable[Text] | None = None,
 ) -> Command[Recall]:
     """The facts that bear on a question and the block of context made of them; without a question the latest facts.
 
     `facts` (8) and `episodes` (0) are how many, `budget` is in tokens; fallback RECENT: the latest facts where nothing
-    matches.
+    matches. `cascade` covers the memories above or below this one as well, `across` those of these keys; each fact and
+    episode then has its `key`.
     """
     options = (
         *opt("TEXT", text),
@@ -158,6 +160,6 @@ def recall(
         *opt("ASOF", as_of, words.time),
         *opt("BUDGET", budget, words.number),
         *opt("FALLBACK", fallback),
-        *opt("CASCADE", cascade),
+        *cascade_words(cascade, across),
     )
     return Command(("MEM.RECALL", words.text(key), *options, b"FORMAT", b"MAP"), replies.recall)

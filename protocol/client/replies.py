@@ -68,6 +68,21 @@ def _get(found: dict[str, Any], name: str, read: Callable[[Any], T]) -> T | None
 # -- records
 
 
+def added(reply: Any) -> results.Added:
+    """An id, or with DEDUP `[id, 1 or 0, [id, ..]]`."""
+    if isinstance(reply, bytes):
+        return results.Added(text(reply))
+    record_id, stored, near = reply
+    made = results.Added(text(record_id))
+    made.stored, made.near = bool(stored), texts(near)
+    return made
+
+
+def verified(reply: Any) -> results.Verified:
+    found = as_map(reply)
+    return results.Verified(integer(found["checked"]), integer(found["bad"]))
+
+
 def record(reply: Any) -> results.Record | None:
     if reply is None:
         return None
@@ -87,6 +102,7 @@ def record(reply: Any) -> results.Record | None:
         meta=_get(found, "meta", _strings),
         vector=_get(found, "vector", _vector),
         fact=_get(found, "fact", fact),
+        key=_get(found, "key", text),
     )
 
 
@@ -203,6 +219,7 @@ def _part(reply: Any) -> results.Part:
         rank=integer(found["rank"]),
         weight=_real(found["weight"]),
         contribution=_real(found["contribution"]),
+        tag_boost=_get(found, "tagboost", _real),
     )
 
 
@@ -238,6 +255,7 @@ def fact(reply: Any) -> results.Fact:
         vector_rank=_get(found, "vector_rank", integer),
         anchor_rank=_get(found, "anchor_rank", integer),
         keyword_rank=_get(found, "keyword_rank", integer),
+        key=_get(found, "key", text),
     )
 
 
@@ -293,7 +311,18 @@ def info(reply: Any) -> results.Info:
         next_id=integer(found["next_id"]),
         created_at=integer(found["created_at"]),
         updated_at=integer(found["updated_at"]),
+        switching=_get(found, "switching", _switching),
     )
+
+
+def _next(reply: Any) -> results.NextModel:
+    found = as_map(reply)
+    return results.NextModel(text(found["embedder"]), text(found["model"]), integer(found["dim"]))
+
+
+def _switching(reply: Any) -> results.Switching:
+    found = as_map(reply)
+    return results.Switching(text(found["model"]), integer(found["done"]), integer(found["left"]))
 
 
 def _settings(found: dict[str, Any]) -> dict[str, Any]:
@@ -314,11 +343,30 @@ def _settings(found: dict[str, Any]) -> dict[str, Any]:
         "tag_boost": _get(found, "tagboost", _real),
         "max_records": _get(found, "maxrecords", integer),
         "max_bytes": _get(found, "maxbytes", integer),
+        "next": _get(found, "next", _next),
     }
 
 
 def _history(reply: Any) -> int | str:
     return text(reply) if reply == b"ALL" else integer(reply)
+
+
+def embedded(reply: Any) -> results.Embedded:
+    return results.Embedded(*map(integer, reply))
+
+
+def read(reply: Any) -> results.Read:
+    found = as_map(reply)
+    return results.Read(
+        accessor=text(found["accessor"]),
+        client=text(found["client"]),
+        memory=text(found["memory"]),
+        command=text(found["command"]),
+        query=text(found["query"]),
+        results=_get(found, "results", integer),
+        tier=_get(found, "tier", text),
+        time=integer(found["time"]),
+    )
 
 
 def event(message: bytes) -> results.Event:

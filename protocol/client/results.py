@@ -28,13 +28,17 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one signal adds to a hit's score; LINEAR: weight * scaled, RRF: weight / (rrf_k + rank)."""
+    """What one signal adds to a hit's score; LINEAR: weight * scaled, RRF: weight / (rrf_k + rank).
+
+    `tag_boost` is what tags that the query names add to `raw`.
+    """
 
     raw: float
     scaled: float
     rank: int
     weight: float
     contribution: float
+    tag_boost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +116,32 @@ class Page(list[T]):
     total: int = 0
 
 
+class Added(str):
+    """A record's id. With dedup: whether it is `stored`, or there was one with this text, whose id this is; and the ids
+    of records `near` it, the most similar first."""
+
+    stored: bool = True
+    near: tuple[str, ...] = ()
+
+
+class Embedded(NamedTuple):
+    """How many vectors were made, and how many are still to be."""
+
+    done: int
+    left: int
+
+
+class Verified(NamedTuple):
+    """How many records were looked at, and how many of them have not the text they had."""
+
+    checked: int
+    bad: int
+
+
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A statement about a subject, and when it holds; the last four are a recall's, `depth` that of `paths`."""
+    """A statement about a subject, and when it holds; `depth` is that of `paths`, what follows a recall's: `key` is the
+    memory's, where it covered several."""
 
     id: str
     subject: str
@@ -135,6 +162,7 @@ class Fact:
     vector_rank: int | None = None
     anchor_rank: int | None = None
     keyword_rank: int | None = None
+    key: str | None = None
 
     @property
     def text(self) -> str:
@@ -143,7 +171,8 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """What is stored under an id; `pttl` is -1 without a deadline. `fact` is there of a fact, where asked for."""
+    """What is stored under an id; `pttl` is -1 without a deadline. `fact` is there of a fact, where asked for, `key` is
+    the memory's where a recall covered several."""
 
     id: str
     text: str | None
@@ -159,6 +188,7 @@ class Record:
     meta: dict[str, str] | None = None
     vector: Float32s | None = None
     fact: Fact | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +217,25 @@ class Recall:
         return self.context
 
 
+class NextModel(NamedTuple):
+    """The model that a memory changes to while the vectors of the old one still serve."""
+
+    embedder: str
+    model: str
+    dim: int
+
+
+class Switching(NamedTuple):
+    """How many records have a vector of the next model, and how many are to get one."""
+
+    model: str
+    done: int
+    left: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A memory's settings; `history` is seconds or "ALL"."""
+    """A memory's settings; `history` is seconds or "ALL", `embedder` "NONE" for none; `info` says neither."""
 
     mode: str
     dim: int
@@ -206,6 +252,7 @@ class Config:
     tag_boost: float | None = None
     max_records: int | None = None
     max_bytes: int | None = None
+    next: NextModel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +269,22 @@ class Info(Config):
     next_id: int
     created_at: int
     updated_at: int
+    switching: Switching | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A read of a memory that mem-audit had kept: the words of `command`, how many results they gave, and from which
+    tier."""
+
+    accessor: str
+    client: str
+    memory: str
+    command: str
+    query: str
+    results: int | None
+    tier: str | None
+    time: int
 
 
 @dataclass(frozen=True, slots=True)
