@@ -168,7 +168,7 @@ def recall(ctx: Client, args: list[bytes]) -> Any:
             raise CommandError("SYNTHESIS is not possible in a transaction: it waits for another server")
     key, seen = args[0], ctx.seen
     memory = find(ctx, key)
-    members = covered(ctx, key, memory, asked.cascade, "mem.recall")
+    members = covered(ctx, "mem.recall", key, memory, asked.cascade)
     named = key if asked.cascade.asked else None
     count_uses = use_counter(ctx, members)
     started, now = perf_counter_ns(), ctx.now
