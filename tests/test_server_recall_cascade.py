@@ -10,7 +10,7 @@ import pytest
 from durable import on_loop
 from fake_provider import Provider, vector_of
 from harness import DAY, JUNE, PATIENCE_S, Clock, Running, Wire, Word, flat_pairs
-from recalld.server import cascade, workers
+from recalld.server import workers
 
 
 @pytest.fixture
@@ -197,12 +197,14 @@ def test_asof_looks_back_in_each(tree: Wire, clock: Clock) -> None:
 # -- which memories, and who is told
 
 
-def test_what_is_forbidden_is_as_if_it_were_not_there(tree: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_forbidden_is_as_if_it_were_not_there(server: Running, tree: Wire) -> None:
     """Nor does the client learn the names that only that memory knows."""
     asked: tuple[Word, ...] = ("MEM.RECALL", "user:chat", "TEXT", "the factory", "CASCADE", "UP", "FORMAT", "MAP")
-    monkeypatch.setattr(cascade, "allowed", lambda ctx, key: key != b"user")
-    without = tree(*asked)
-    monkeypatch.undo()
+    tree("ACL", "SETUSER", "reader", "reset", "on", "nopass", "+mem.recall", "~user:*")
+    reader = server.wire(3)
+    reader("AUTH", "reader", "")
+    without = reader(*asked)
+    tree("ACL", "DELUSER", "reader")
     assert len(tree(*asked)[b"facts"]) == 2
     tree("DEL", "user")
     assert tree(*asked) == without
