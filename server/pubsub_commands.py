@@ -44,6 +44,8 @@ def subscribe(ctx: Client, args: list[bytes]) -> Replies:
 )
 def psubscribe(ctx: Client, args: list[bytes]) -> Replies:
     """Listen to all channels that match a glob pattern."""
+    for pattern in args:
+        compile_glob(pattern)  # one that is refused refuses the command, before anything of it is done
     return _confirm_each(ctx, b"psubscribe", args, ctx.server.pubsub.subscribe_pattern)
 
 
