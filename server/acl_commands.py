@@ -258,7 +258,7 @@ def _file(ctx: Client) -> AclFile:
     if file is None:
         raise CommandError(
             "This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL"
-            " SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) in order"
-            " to store users in the Redis configuration."
+            " SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) in"
+            " order to store users in the Redis configuration."
         )
     return file

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,12 @@ def redis_server(folder: Path) -> Iterator[Path]:
                     break
             else:
                 raise RuntimeError(f"redis-server did not start (exit code {process.wait(PATIENCE_S)})")
+            # It stops where nobody reads its log: a rule like +select|0 is a line each time.
+            reader = threading.Thread(target=process.stdout.read, daemon=True)
+            reader.start()
             yield path
+            process.kill()
+            reader.join(PATIENCE_S)
         finally:
             process.kill()
 
