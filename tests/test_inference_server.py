@@ -160,24 +160,26 @@ def test_there_is_no_server(asking: Start, url: str) -> None:
 
 def test_so_many_are_asked_at_once(server: Running, home: Wire, model: StandIn) -> None:
     """One more waits for its turn."""
+    wires = [server.wire(3) for _ in range(CONCURRENT + 1)]
     listener = server.wire()
     listener("SUBSCRIBE", "begun")
     model.will(hangs(says({"answer": "In Berlin.", "used": []})))
-    for _ in range(CONCURRENT + 1):
-        home.send("MEM.CONSULT", "k", "TEXT", QUESTION)
-    home.send("PUBLISH", "begun", "all")
-    assert listener.read()[-1] == b"all"
+    for wire in wires:
+        wire.send("MEM.CONSULT", "k", "TEXT", QUESTION)
+        wire.send("PUBLISH", "begun", "one")
+    assert [listener.read()[-1] for _ in wires] == [b"one"] * len(wires)
     model.wait(CONCURRENT)
     server.wire()("PING")
     assert len(model.asked) == CONCURRENT
     model.gate.set()
-    assert [home.read()[b"answer"] for _ in range(CONCURRENT + 1)] == [b"In Berlin."] * (CONCURRENT + 1)
+    assert [wire.read()[b"answer"] for wire in wires] == [b"In Berlin."] * len(wires)
     assert len(model.asked) == CONCURRENT + 1
 
 
 @pytest.mark.parametrize("command", ["MEM.ANALYZE", "MEM.CONSULT"])
 def test_the_server_closes_meanwhile(server: Running, home: Wire, model: StandIn, command: str) -> None:
-    """Whoever waits is told, and the server does not wait for the other one."""
+    """Whoever waits is told, and the server does not wait for the other one any longer than shutdown-timeout."""
+    server.wire()("CONFIG", "SET", "shutdown-timeout", 1)
     model.will(hangs())
     home.send(command, "k", "TEXT", QUESTION)
     model.wait()
@@ -192,7 +194,7 @@ def test_the_process_ends_meanwhile(model: StandIn, tmp_path: Path) -> None:
     """However long the other server may still take."""
     model.will(hangs())
     words = ["--inference-url", model.url, "--inference-model", "tiny", "--inference-timeout-ms", "600000"]
-    with Process(tmp_path, *words) as process:
+    with Process(tmp_path, *words, "--shutdown-timeout", "1") as process:
         wire = process.wire()
         wire("MEM.CREATE", "k", "MODE", "SEARCH")
         wire.send("MEM.ANALYZE", "k", "TEXT", MESSAGE)
