@@ -93,7 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="recalld")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (("export", _EXPORT), ("import", _IMPORT)):
-        sub = commands.add_parser(name, description=text)
+        also = "recalld export --car FILE [KEY ...] writes the texts as a CAR v1 archive." if name == "export" else None
+        sub = commands.add_parser(name, description=text, epilog=also)
         sub.add_argument("file", metavar="FILE", help="- for standard " + ("output" if name == "export" else "input"))
         url_help = f"redis://[[user]:password@]host[:port] (default: {DEFAULT_URL})"
         sub.add_argument("--url", default=DEFAULT_URL, metavar="URL", help=url_help)
