@@ -33,10 +33,14 @@ field, stands in [replies.md](replies.md).
 """
 
 
+_FIRST_MODULES = ("memory_commands", "record_commands", "query_commands", "fact_commands", "recall_commands")
+
+
 def page() -> str:
     """The whole page."""
     by_group: dict[str, list[Command]] = {group: [] for group in GROUPS}
-    for entry in _documented(TABLE.values()):
+    # As they stand in the modules, whichever was imported first.
+    for entry in sorted(_documented(TABLE.values()), key=_place):
         by_group[entry.group].append(entry)
     parts = [_HEAD, "".join(f"- [{title}](#{_anchor(title)})\n" for group, title in GROUPS.items() if by_group[group])]
     for group, title in GROUPS.items():
@@ -52,6 +56,14 @@ def _documented(entries: Iterable[Command]) -> Iterator[Command]:
         if entry.handler is not None:
             yield entry
         yield from entry.subcommands.values()
+
+
+def _place(entry: Command) -> tuple[int, str, int, str]:
+    """Memories, then records, come before what else there is; the rest by module and line."""
+    handler = entry.handler
+    module = "" if handler is None else handler.__module__.rpartition(".")[2]
+    first = _FIRST_MODULES.index(module) if module in _FIRST_MODULES else len(_FIRST_MODULES)
+    return first, module, 0 if handler is None else handler.__code__.co_firstlineno, entry.name
 
 
 def _anchor(title: str) -> str:
