@@ -33,10 +33,14 @@ serve: $(VENV)/serve.stamp
 demo: $(VENV)/demo.stamp
 	@$(VPY) -m recalld.server.demo
 
-# On all cores. mypy is one of the tests: it runs over the names as installed (tests/test_packaging.py builds them).
+# On all cores. What fails there is run once more alone, and said: tests that measure memory, or kill processes, may be
+# disturbed by their neighbours, and what is wrong fails again. mypy is one of the tests: it runs over the names as
+# installed (tests/test_packaging.py builds them).
 test: $(VENV)/test.stamp
 	$(VPY) -m ruff check .
-	$(VPY) -m pytest -n auto $(PYTEST_ARGS)
+	$(VPY) -m pytest -n auto $(PYTEST_ARGS) || { \
+	  echo 'make test: what failed runs once more, alone'; \
+	  $(VPY) -m pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
 # New inputs are kept in build/fuzz; a crash leaves its input here.
 fuzz: $(VENV)/test.stamp
