@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import kernels
 from .blocks import BLOCK, Floats32, used_bytes
 from .parallel import split
 
@@ -41,6 +42,8 @@ SCAN_CODES = 8 * BLOCK
 _SLAB = 4 * BLOCK
 # Rows are coded so many at a time: the temporaries stay in the cache, and the float32 tail stays short.
 _CHUNK = 256
+# So many single rows are worth a thread of their own: about 0.2 milliseconds.
+_ROWS_EACH = 4096
 
 
 # One for all that have no codes yet, for there may be a hundred thousand small memories.
@@ -110,29 +113,66 @@ class Codes:
             twin._slabs.append(slab)
         return twin
 
+    def copy(self) -> Codes:
+        """The codes of the whole slabs, which are shared: nobody writes to them any more."""
+        twin = Codes(self.dim, self.scales.dtype.type)
+        whole = self.n // _SLAB  # read once: a reader may be coding more
+        twin.n, twin._slabs = whole * _SLAB, self._slabs[:whole]
+        twin.scales, twin.errors = self.scales[: twin.n], self.errors[: twin.n]
+        return twin
+
     def products(self, n: int, units: Floats, out: AnyFloats) -> Floats:
         """Estimate the products of the first `n` coded rows with queries of length 1, (m, dim), into `out` (m, n).
 
         Returns |r| of each query, (m,): a product is off by at most errors * (1 + |r|) + |x| * |r| and rounding.
         """
-        codes, scales, _ = _coded(units)
-        rests: Floats = np.sqrt(((units - codes * scales[:, None]) ** 2).sum(axis=1)) * (1 + 1e-12)
+        codes, steps, rests = _coded_queries(units)
         packed = numkong.dots_pack(codes)
-        steps = scales.astype(self.scales.dtype)[:, None]
+        loops = kernels.loops
 
         def multiply(first: int, last: int) -> None:
             for start in range(first, last, BLOCK):
                 end = min(start + BLOCK, last)
                 rows = self._slabs[start // _SLAB][start % _SLAB :][: end - start]
                 dots = np.asarray(numkong.dots_packed(rows, packed))
+                if loops is not None:
+                    loops.scale_products(dots, self.scales[start:end], steps, start, out)
+                    continue
                 part = out[:, start:end]
                 # int32 to floating and transposed in one step: twice as fast as a product of mixed types.
                 np.copyto(part, dots.T, casting="same_kind")
                 part *= self.scales[start:end]
-                part *= steps
+                part *= steps.astype(self.scales.dtype)[:, None]
 
         split(n, BLOCK, multiply)
         return rests
+
+    def products_of(self, rows: npt.NDArray[np.int64], unit: Floats) -> tuple[AnyFloats, AnyFloats, float]:
+        """The same for some coded rows, ascending, and one query (dim,), by a compiled loop (kernels.py): (products,
+        the rows' errors, |r|)."""
+        (code,), (step,), (rest,) = _coded_queries(unit[None])
+        wide = code.astype(np.int16)
+        out, errors = np.empty(len(rows), self.scales.dtype), np.empty(len(rows), self.scales.dtype)
+
+        def multiply(first: int, last: int) -> None:
+            while first < last:
+                slab = int(rows[first]) // _SLAB
+                end = min(last, int(rows.searchsorted((slab + 1) * _SLAB)))
+                kernels.loops.row_products(
+                    self._slabs[slab],
+                    slab * _SLAB,
+                    rows[first:end],
+                    wide,
+                    step,
+                    self.scales,
+                    self.errors,
+                    out[first:end],
+                    errors[first:end],
+                )
+                first = end
+
+        split(len(rows), 1, multiply, least=_ROWS_EACH)
+        return out, errors, float(rest)
 
     def nbytes(self) -> int:
         if not self.n:
@@ -140,6 +180,17 @@ class Codes:
         per_row = self.scales.itemsize
         arrays = used_bytes(self.scales, self.n * per_row) + used_bytes(self.errors, self.n * per_row)
         return 200 + arrays + self.n * self.dim
+
+
+def _coded_queries(units: Floats) -> tuple[npt.NDArray[np.int8], Floats, Floats]:
+    """(codes (m, dim), their scales (m,), the lengths |r| of what they leave (m,)) of queries of length 1."""
+    if kernels.loops is None:
+        codes, wide, _ = _coded(units)
+        scales: Floats = wide.astype(np.float64)
+        return codes, scales, np.sqrt(((units - codes * scales[:, None]) ** 2).sum(axis=1)) * (1 + 1e-12)
+    codes = np.empty(units.shape, np.int8)
+    found = [kernels.loops.code_query(unit, code) for unit, code in zip(units, codes, strict=True)]
+    return codes, np.array([scale for scale, _ in found]), np.array([rest for _, rest in found])
 
 
 def _coded(x: AnyFloats) -> tuple[npt.NDArray[np.int8], AnyFloats, AnyFloats]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import bm25
+from . import bm25, kernels
 from .bm25 import TermHits
 from .selection import floor_of_best
 
@@ -33,6 +33,9 @@ TERMS_SINGLY = 8
 PRUNE_MIN = 16_384
 # A list is searched for single rows where it is so many times longer than they are many.
 _SEARCH_ABOVE = 8
+# A list of so many postings is worth knowing whether it can be left out, where loops are compiled.
+_SKIPPED_MIN = 4096
+_NO_MASK: Bools = np.zeros(0, np.bool_)
 # What the sums' rounding may be, relative.
 _ROUNDING = 1e-12
 # So that no sum of boosts is infinite.
@@ -71,8 +74,13 @@ class Keyword:
     def scores(self) -> Floats:
         """BM25 of every row, float64 (n,): 0.0 where no term occurs; dead rows score too."""
         scores = np.zeros(self.view.n)
+        loops = kernels.loops
+        noted = None if loops is None else _touched(self.view.n)
         for term in self.terms:
             for data in term.lists:
+                if loops is not None:
+                    loops.add_part(scores, noted, 0, data, self.view.doc_len, *self._factors(term))
+                    continue
                 slots = data >> 16
                 scores[slots] += self.parts(term, slots, data & 0xFFFF)
         return scores if self.boost is None else self._boosted(scores, self.boost, self.view.vrow)
@@ -86,8 +94,12 @@ class Keyword:
     def scores_of(self, slots: Int64s) -> Floats:
         """The same for some rows only, (m,), ascending: the same operations in the same order, so the same bits."""
         scores = np.zeros(len(slots))
+        loops = kernels.loops
         for term in self.terms:
             for data in term.lists:
+                if loops is not None:
+                    loops.add_found(scores, slots, data, self.view.doc_len, *self._factors(term))
+                    continue
                 held, halves = _search(data, slots)
                 if len(held):
                     scores[held] += self.parts(term, slots[held], halves)
@@ -99,6 +111,10 @@ class Keyword:
 
         `allowed` (n,) says which rows count; None: all do.
         """
+        if self.compiled:
+            slots, values, _ = self._best(need, allowed)
+            slots.sort()
+            return slots, self.scores_of(slots)
         sums = _scratch(self.view.n)
         found: list[Int64s] = []
         try:
@@ -116,6 +132,8 @@ class Keyword:
     def bounds(self, allowed: Bools | None, share: float) -> Bounds:
         """Without the long lists of words that add no more than `share` of the best BM25 in all; for a query and a view
         in which every row has a vector, so that all match."""
+        if self.compiled:
+            return self._compiled_bounds(allowed, share)
         sums = _scratch(self.view.n)
         found: list[Int64s] = []
         try:
@@ -134,6 +152,67 @@ class Keyword:
         slots = slots[values >= values.max() * (1 - 2 * _ROUNDING)]
         slots.sort()
         return bounds._replace(best=float(self.scores_of(slots).max()))
+
+    # -- the same by compiled loops
+
+    @property
+    def compiled(self) -> bool:
+        """Whether compiled loops work here, which they do for any number of rows; not for boosts."""
+        return kernels.loops is not None and self.boost is None
+
+    def _factors(self, term: TermHits) -> tuple[float, float, float, float]:
+        """What `parts` computes of a term alone, by the same operations."""
+        view = self.view
+        k1, b = view.settings.k1, view.settings.b
+        scale = bm25.idf(view.live, term.df) * term.weight
+        return scale, k1 + 1.0, k1 * (1.0 - b), k1 * b / self.avgdl if self.avgdl else 0.0
+
+    def _sum(self, allowed: Bools, need: int, share: float) -> tuple[Floats, npt.NDArray[np.int32], list[TermHits]]:
+        """(sums, the rows that have one, the terms left), as `_read`: the sums are this thread's, to be put back to
+        zero."""
+        loops, doc_len = kernels.loops, self.view.doc_len
+        sums, touched = _scratch(self.view.n), _touched(self.view.n)
+        terms = sorted(self.terms, key=lambda term: sum(map(len, term.lists)))
+        most = [self._most(term) for term in terms]
+        count = 0
+        for number, term in enumerate(terms):
+            if count >= need and sum(map(len, term.lists)) > _SKIPPED_MIN:
+                rest = math.fsum(most[number:]) * (1 + _ROUNDING)
+                least = loops.floor_of_sums(sums, touched[:count], allowed, need) * (1 - 2 * _ROUNDING)
+                if least > rest and rest <= share * least:
+                    return sums, touched[:count], terms[number:]
+            for data in term.lists:
+                count = loops.add_part(sums, touched, count, data, doc_len, *self._factors(term))
+        return sums, touched[:count], []
+
+    def _best(self, need: int, allowed: Bools | None) -> tuple[Int64s, Floats, list[TermHits]]:
+        """The rows among which are the `need` best, in no order, and their sums of the terms in some order."""
+        loops, mask = kernels.loops, _NO_MASK if allowed is None else allowed
+        sums, touched, left = self._sum(mask, need, math.inf)
+        rest = math.fsum(map(self._most, left)) * (1 + _ROUNDING)
+        least = loops.floor_of_sums(sums, touched, mask, need) * (1 - 2 * _ROUNDING) - rest
+        slots, values = loops.take_sums(sums, touched, mask, least)
+        if left:
+            slots, values = self._with_rest(slots, values, need, left)
+            if need < len(slots):
+                slots = slots[values >= floor_of_best(values, need) * (1 - 2 * _ROUNDING)]
+        return slots, values, left
+
+    def _compiled_bounds(self, allowed: Bools | None, share: float) -> Bounds:
+        loops, mask = kernels.loops, _NO_MASK if allowed is None else allowed
+        sums, touched, left = self._sum(mask, 1, share)
+        slots, values = loops.take_sums(sums, touched, mask, 0.0)
+        bounds = Bounds(0.0, slots, values, math.fsum(map(self._most, left)) * (1 + _ROUNDING))
+        if not len(slots):
+            return bounds
+        if left:
+            near = values >= values.max() * (1 - 2 * _ROUNDING) - bounds.rest
+            slots, values = self._with_rest(slots[near], values[near], 1, left)
+        slots = slots[values >= values.max() * (1 - 2 * _ROUNDING)]
+        slots.sort()
+        return bounds._replace(best=float(self.scores_of(slots).max()))
+
+    # -- the same by numpy
 
     def _read(
         self, sums: Floats, found: list[Int64s], allowed: Bools | None, need: int, share: float
@@ -187,6 +266,9 @@ class Keyword:
                 order = slots.argsort()
                 slots, values = slots[order], values[order]
             for data in term.lists:
+                if kernels.loops is not None:
+                    kernels.loops.add_found(values, slots, data, self.view.doc_len, *self._factors(term))
+                    continue
                 held, halves = _search(data, slots)
                 if len(held):
                     values[held] += self.parts(term, slots[held], halves)
@@ -220,6 +302,14 @@ def _search(data: Int64s, slots: Int64s) -> tuple[Int64s, npt.NDArray[np.integer
 
 
 _threads = threading.local()
+
+
+def _touched(n: int) -> npt.NDArray[np.int32]:
+    """Room for the numbers of `n` rows, this thread's."""
+    held: npt.NDArray[np.int32] | None = getattr(_threads, "touched", None)
+    if held is None or len(held) < n:
+        held = _threads.touched = np.empty(n + (n >> 1), np.int32)
+    return held
 
 
 def _scratch(n: int) -> Floats:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import kernels
 from .analyzer import QueryTerm
 from .cascade import Scope
 from .errors import BadMemory
@@ -24,7 +25,7 @@ from .like import like_mask
 from .moment import Moment, joined
 from .postings import PostingList
 from .query import SIGNALS, Query
-from .scan import Scan, close_intervals, close_intervals_of_all, intervals
+from .scan import Scan, close_intervals, close_intervals_of_all, intervals, scan_rows
 from .settings import Weights
 from .vectors import centroid_similarity, similarities
 from .view import View, matching
@@ -42,6 +43,9 @@ ROUNDING32 = 1e-6
 _LEFT_OUT = 0.05
 # A filter that keeps fewer than one row in so many makes the scan gather its rows instead of reading all.
 _GATHER_BELOW = 16
+# The same where loops are compiled and gather codes; queries that run together share the pass over all.
+_CODES_BELOW = 3
+_CODES_BELOW_TOGETHER = 10
 # Rows to be looked at closely are gathered while they are fewer than one in so many.
 _SCAN_ABOVE = 8
 # A filter that keeps one row in so many, or fewer, is a list of rows; others are a mask.
@@ -106,7 +110,9 @@ class Plan:
 class Matches:
     """One run. Arrays named `..._s` are parallel to the matching rows that survive the filters: indexed by place."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, together: int = 1) -> None:
+        """`together`: how many queries run at once, of which those that scan all vectors share the pass."""
+        self.together = together
         self.plan = plan = plan.settled()
         self.view = view = plan.view
         self.query = query = plan.query
@@ -123,6 +129,7 @@ class Matches:
             self.centroid = centroid_similarity(view.vector_sum, view.vector_live, self.vector)
         self._enclosed: tuple[AnyFloats, AnyFloats] | None = None
         self.found: Scan | None = None
+        self.by_place = False  # whether `found` is of the places' vectors alone, parallel to them
         self.coarse = False  # whether the similarities' intervals are those of codes
         self._match()
         self._vectors()
@@ -137,14 +144,14 @@ class Matches:
         self.keyword_s: Floats | None = None
         self.bounds: Bounds | None = None  # instead of keyword_s
         self.slots: Int64s | None = None
-        if self.words is not None and self._pages_only() and view.n >= PRUNE_MIN:
+        if self.words is not None and self._pages_only() and (view.n >= PRUNE_MIN or self.words.compiled):
             allowed = matching([*self._clauses(), *([] if alive is None else [alive])])
             self.slots, self.keyword_s = self.words.best_rows(query.offset + query.top_k, allowed)
             self.m = self.matched = len(self.slots)
             self.filtered = 0
             return
         matched: Bools | None = None
-        if self.words is not None and self._bounds_do() and view.n >= PRUNE_MIN:
+        if self.words is not None and self._bounds_do() and (view.n >= PRUNE_MIN or self.words.compiled):
             # Every row matches by its vector; what its words add is worked out for the few that may be on the page.
             self.bounds = self.words.bounds(alive, _LEFT_OUT)
             self.best_keyword = self.bounds.best
@@ -180,9 +187,10 @@ class Matches:
     def _passing(self, matched: Bools | None) -> Int64s | None:
         """The slots of the matched rows (None: all) that pass the filters; None where all rows do."""
         clauses, view = self.query.filters, self.view
+        few = _FEW if kernels.loops is None else _CODES_BELOW
         for number, clause in enumerate(clauses):
             # One that leaves few rows saves looking at the others.
-            slots = clause.slots(view, view.n // _FEW)
+            slots = clause.slots(view, view.n // few)
             if slots is None:
                 continue
             for other in (*clauses[:number], *clauses[number + 1 :]):
@@ -245,10 +253,18 @@ class Matches:
                 " query with FILTER"
             )
         # A joined view has no codes.
-        self.scans = bool(len(rows)) and len(rows) * _GATHER_BELOW >= view.vector_n and not view.masked
-        if not self.scans:
+        below = _GATHER_BELOW
+        if kernels.loops is not None:
+            below = _CODES_BELOW if self.together == 1 else _CODES_BELOW_TOGETHER
+        self.scans = bool(len(rows)) and len(rows) * below >= view.vector_n and not view.masked
+        if self.scans:
+            return
+        found = None if view.masked else scan_rows(view, self.vector, rows.astype(np.int64))
+        if found is None:
             low, high = self._close_of_rows(rows)
             self._enclosed = self._spaced(low), self._spaced(high)
+        else:
+            self.found, self.by_place, self.coarse = found, True, True
 
     def take_scan(self, found: Scan) -> None:
         """Go on with these products of all vectors."""
@@ -261,6 +277,11 @@ class Matches:
         """(low, high) of the similarities of all matching rows, nan where there is no vector."""
         if self._enclosed is None:
             assert self.vector is not None and self.found is not None
+            if self.by_place:
+                rows = self.vrow_s if self.has is None else self.vrow_s[self.has]
+                low, high = intervals(self.view, self.vector, self.found, rows)
+                self._enclosed = self._spaced(low), self._spaced(high)
+                return self._enclosed
             low, high = intervals(self.view, self.vector, self.found)
             if self.slots is not None or self.has is not None:
                 rows = self.vrow_s if self.has is None else self.vrow_s[self.has]

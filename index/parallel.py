@@ -26,9 +26,10 @@ def use(cores: int) -> None:
     _pool = ThreadPoolExecutor(_threads - 1, thread_name_prefix="scan-part") if _threads > 1 else None
 
 
-def split(rows: int, step: int, work: Callable[[int, int], None]) -> None:
-    """Call `work(start, end)` at once for ranges that cover `rows`, whose ends are multiples of `step` or `rows`."""
-    parts, pool = min(_threads, rows // _ROWS_MIN), _pool
+def split(rows: int, step: int, work: Callable[[int, int], None], *, least: int = _ROWS_MIN) -> None:
+    """Call `work(start, end)` at once for ranges that cover `rows`, whose ends are multiples of `step` or `rows`; a
+    range has `least` rows at least."""
+    parts, pool = min(_threads, rows // least), _pool
     if parts < 2 or pool is None:
         work(0, rows)
         return

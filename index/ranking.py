@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from . import diversity, explanation, rrf
+from . import diversity, explanation, kernels, rrf
 from .errors import BadMemory
 from .matches import ROUNDING32, AnyFloats, Bools, Floats, Int64s, Matches, Plan
 from .parallel import each
@@ -30,6 +30,11 @@ from .selection import floor_of_best
 _CLOSE_MIN = 32
 # Products of one scan at most, in numbers: how many queries share it is limited by that.
 _SCAN_PRODUCTS = 16 << 20
+# A heap is how compiled loops find the best; for more than so many numpy is faster.
+_HEAP_MAX = 512
+_NONE32: Any = np.zeros(0, np.float32)
+_NONE: Any = np.zeros(0)
+_NOWHERE: Any = np.zeros(0, np.int64)
 
 
 def run(plan: Plan) -> Result:
@@ -56,7 +61,7 @@ def _run_together(plans: Sequence[Plan]) -> list[Result | Exception]:
     scanning: list[tuple[int, Ranking]] = []
     for number, plan in enumerate(plans):
         try:
-            ranking = Ranking(plan)
+            ranking = Ranking(plan, len(plans))
             if ranking.scans:
                 scanning.append((number, ranking))
             else:
@@ -182,33 +187,68 @@ class Ranking(Matches):
 
     def _quick_candidates(self, need: int) -> Int64s | None:
         """The same at first sight, by as few passes over the rows as it takes; None where this is not the common case:
-        every row matches, COSINE, by vector or LINEAR."""
+        COSINE, by vector or LINEAR, every row with a vector, and without compiled loops that every row matches."""
         view, found, kind = self.view, self.found, self.query.kind
-        if found is None or self.slots is not None or self.has is not None or view.settings.metric != "COSINE":
+        if found is None or self.has is not None or view.settings.metric != "COSINE":
+            return None
+        compiled = kernels.loops is not None and need <= _HEAP_MAX
+        if self.slots is not None and not compiled:
             return None
         by_error, within = reach(found, view.settings.dim)
         wk, wv, wr, wi = self.weights
-        if kind == "vector":
-            value, per, more = found.values.copy(), 1.0, 0.0
-        elif wv > 0.0 and sum(self.weights) < 1e9 and (self.words is None or self.bounds is not None):
+        linear = kind != "vector"
+        per, more = 1.0, 0.0
+        fixed, words, at, per_word = _NONE32, _NONE, _NOWHERE, 0.0
+        if linear:
+            if wv <= 0.0 or sum(self.weights) >= 1e9:
+                return None
             per = wv / (1.0 - self.centroid)
-            value = found.values * np.float32(per)
+            fixed, more = view.fixed_estimate(self.half_life_ms, (wr, wi))
+            within += ROUNDING32 * (1.0 + sum(self.weights) / per)
+            if wk and self.best_keyword > 0.0:
+                per_word = wk / self.best_keyword
+                if self.bounds is not None and self.slots is None:
+                    at, words, rest = self.bounds.slots, self.bounds.values, self.bounds.rest
+                else:
+                    words, rest = self._words(None)
+                more += rest * per_word
+        values, errors = found.values, found.errors
+        if self.slots is not None and not self.by_place:
+            values, errors = values[self.vrow_s], None if errors is None else errors[self.vrow_s]
+        slack = 2.0 * per * within + more
+        if compiled:
+            found_at: Int64s = kernels.loops.near_best(
+                values,
+                _NONE32 if errors is None else errors,
+                per * by_error,
+                linear,
+                per,
+                per * self.centroid,
+                fixed,
+                _NOWHERE if self.slots is None else self.slots,
+                at,
+                words,
+                per_word,
+                slack,
+                need,
+            )
+            return found_at
+        if linear:
+            value = values * np.float32(per)
             value -= np.float32(per * self.centroid)
             np.maximum(value, np.float32(0.0), out=value)
-            fixed, more = view.fixed_estimate(self.half_life_ms, (wr, wi))
             value += fixed
-            within += ROUNDING32 * (1.0 + sum(self.weights) / per)
-            if wk and self.bounds is not None and self.best_keyword > 0.0:
-                per_word = wk / self.best_keyword
-                value[self.bounds.slots] += self.bounds.values * per_word
-                more += self.bounds.rest * per_word
+            if len(at):
+                value[at] += words * per_word
+            elif len(words):
+                value += words * per_word
         else:
-            return None
-        if found.errors is None:
-            return np.flatnonzero(value >= np.float32(floor_of_best(value, need) - 2.0 * per * within - more))
+            value = values.copy()
+        if errors is None:
+            return np.flatnonzero(value >= np.float32(floor_of_best(value, need) - slack))
         # Scaling is monotone and never stretches by more than `per`.
-        spread = found.errors * np.float32(per * by_error)
-        least = floor_of_best(value - spread, need) - 2.0 * per * within - more
+        spread = errors * np.float32(per * by_error)
+        least = floor_of_best(value - spread, need) - slack
         value += spread
         return np.flatnonzero(value >= np.float32(least))
 

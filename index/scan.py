@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import codes as coding
+from . import kernels
 from .blocks import BLOCK, Floats32, gather
 from .parallel import split
 from .vectors import UNIT, AnyFloats, Floats
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # From so many queries on, numpy's matrix product is faster than a product for each.
 _MATRIX_MIN = 5
+# Of fewer rows the float32 numbers are as quickly read as the codes, and are closer.
+_ROWS_MIN = 128
 # Rounding of an estimate beside what Scan.rest says, as a share of |x|: the product's scaling, and lengths that are 1
 # only to float32.
 _ROUNDING = 1e-6
@@ -62,9 +65,30 @@ def scan(view: View, queries: list[Floats]) -> list[Scan]:
     return [Scan(row, float(rest), errors) for row, rest in zip(values, rests.tolist(), strict=True)]
 
 
-def intervals(view: View, query: Floats, found: Scan) -> tuple[AnyFloats, AnyFloats]:
-    """(low, high), each (n,), of the similarities of the rows that were scanned."""
-    return _enclosed(found, query, view.norms if view.settings.metric != "COSINE" else None, view.settings.metric)
+def scan_rows(view: View, query: Floats, rows: npt.NDArray[np.int64]) -> Scan | None:
+    """The same of some rows, by number, for one query: (m,) each. None where that would be slower than float32."""
+    n = view.vector_n
+    if kernels.loops is None or len(rows) < _ROWS_MIN or n < coding.CODES_MIN or (rows[1:] < rows[:-1]).any():
+        return None
+    codes, unit = view.codes, _unit(query)
+    codes.extend(view.blocks, n)
+    coded = int(rows.searchsorted(min(codes.n, n)))
+    values, errors, rest = codes.products_of(rows[:coded], unit)
+    if coded < len(rows):
+        with np.errstate(over="ignore", invalid="ignore"):
+            behind = np.dot(gather(view.blocks, rows[coded:]), unit.astype(np.float32))
+        values = np.concatenate((values, behind))
+        errors = np.concatenate((errors, np.zeros(len(behind), errors.dtype)))
+    return Scan(values, rest, errors)
+
+
+def intervals(
+    view: View, query: Floats, found: Scan, rows: npt.NDArray[np.integer] | None = None
+) -> tuple[AnyFloats, AnyFloats]:
+    """(low, high), each (n,), of the similarities of the rows that were scanned: all, or `rows`."""
+    metric = view.settings.metric
+    norms = None if metric == "COSINE" else view.norms if rows is None else view.norms[rows]
+    return _enclosed(found, query, norms, metric)
 
 
 def close_intervals(view: View, query: Floats, rows: npt.NDArray[np.integer]) -> tuple[AnyFloats, AnyFloats]:

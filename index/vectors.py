@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from . import kernels
 from .blocks import BLOCK, Floats32, gather, used_bytes
 from .codes import Codes
 
@@ -35,6 +36,7 @@ UNIT = 2.0**-24
 _SUM_ROWS = 256
 # Rows scored per step of `similarities`, to bound its float64 copies.
 _STEP = 1024
+_METRICS = {"COSINE": 0, "L2": 1, "IP": 2}  # by compiled.py's numbers
 
 
 class VectorTable:
@@ -83,7 +85,20 @@ class VectorTable:
         """The row's record died: it no longer weighs in the sum."""
         self.live -= 1
         if self.metric == "COSINE":
-            self._sum = self.sum - _fixed(self.row(row))
+            self._sum = self.sum - _fixed(self.row(row)).astype(np.int64)
+
+    def remove_all(self, rows: Int32s) -> None:
+        """The same for many rows."""
+        self.live -= len(rows)
+        if self.metric != "COSINE":
+            return
+        if not self.live:
+            self._sum, self._summed = np.zeros(self.dim, np.int64), self.n
+            return
+        total = self.sum
+        for start in range(0, len(rows), _SUM_ROWS):
+            total = total - fixed_sum(gather(self.blocks, rows[start : start + _SUM_ROWS]))
+        self._sum = total
 
     @property
     def sum(self) -> Int64s:
@@ -95,7 +110,7 @@ class VectorTable:
             while self._summed < self.n:
                 number, at = divmod(self._summed, BLOCK)
                 rows = self.blocks[number][at : at + min(self.n - self._summed, _SUM_ROWS)]
-                total = total + _fixed(rows).sum(axis=0)
+                total = total + fixed_sum(rows)
                 self._summed += len(rows)
             self._sum = total
         return self._sum
@@ -116,10 +131,22 @@ class VectorTable:
             block[: len(part)] = gather(self.blocks, part)
             twin.blocks.append(block)
             if self.metric == "COSINE":
-                twin._sum = twin._sum + _fixed(block[: len(part)]).sum(axis=0)
+                twin._sum = twin._sum + fixed_sum(block[: len(part)])
         if self.metric != "COSINE":
             twin.norms = self.norms[rows]
         twin.codes = self.codes.taken(rows)
+        return twin
+
+    def copy(self) -> VectorTable:
+        """An independent twin, which shares the rows: the room behind them is not its own."""
+        twin = VectorTable(self.dim, self.metric)
+        twin.n, twin.live = self.n, self.live
+        twin.blocks = list(self.blocks)
+        if at := self.n % BLOCK:
+            twin.blocks[-1] = self.blocks[-1][:at]
+        twin.norms = self.norms[: self.n]
+        twin._sum, twin._summed = self._sum, self._summed
+        twin.codes = self.codes.copy()
         return twin
 
     @classmethod
@@ -169,8 +196,11 @@ def similarities(blocks: list[Floats32], rows: npt.NDArray[np.integer], query: F
     """
     out = np.empty(len(rows), np.float64)
     for start in range(0, len(rows), _STEP):
-        x = gather(blocks, rows[start : start + _STEP]).astype(np.float64)
-        out[start : start + _STEP] = _row_similarities(x, query, metric)
+        x = gather(blocks, rows[start : start + _STEP])
+        if kernels.loops is not None and kernels.sums_alike:
+            kernels.loops.similarities(x, query, _METRICS[metric], out[start : start + _STEP])
+        else:
+            out[start : start + _STEP] = _row_similarities(x.astype(np.float64), query, metric)
     return out
 
 
@@ -205,16 +235,18 @@ def pairwise(x: Floats, one: Floats, metric: str) -> Floats:
 
 
 def fixed_sum(rows: Floats32) -> Int64s:
-    """What rows (m, dim) add to a vector sum (dim,)."""
-    total: Int64s = _fixed(rows).sum(axis=0)
-    return total
-
-
-def _fixed(vector: Floats32) -> Int64s:
-    """Unit vectors, one or several, in units of 1 / _FIXED."""
-    scaled: Floats = np.multiply(vector, _FIXED, dtype=np.float64)
-    fixed: Int64s = np.rint(scaled, out=scaled).astype(np.int64)
+    """What rows (m, dim), m at most 2**16, add to a vector sum (dim,)."""
+    total = np.zeros(rows.shape[1], np.float64)
+    for start in range(0, len(rows), _SUM_ROWS):  # a piece stays in the cache
+        total += _fixed(rows[start : start + _SUM_ROWS]).sum(axis=0)
+    fixed: Int64s = total.astype(np.int64)
     return fixed
+
+
+def _fixed(vector: Floats32) -> Floats:
+    """Unit vectors, one or several, in units of 1 / _FIXED: integers, so float64 adds 2**16 of them exactly."""
+    scaled: Floats = np.multiply(vector, _FIXED, dtype=np.float64)
+    return np.rint(scaled, out=scaled)
 
 
 def _doubled(array: npt.NDArray[T]) -> npt.NDArray[T]:

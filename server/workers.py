@@ -3,7 +3,11 @@
 Rule 1: a job works on a view, so it may run at any later moment and still answers for the moment it was made.
 Rule 2: jobs of one memory never run at the same time: what comes while a batch runs is the next batch. The caches of
         encoded columns and codes rely on it, and the queries of a batch share one pass over the vectors.
-Rule 3: a cheap job of an idle memory runs at once on the loop: handing over would cost more than it takes.
+Rule 3: a cheap job of an idle memory runs at once on the loop: handing over would cost more than it takes. So does a
+        short query that comes alone; where several come in one turn of the loop, those of one memory run together.
+
+The first query that is worth it has the compiled loops loaded (index/kernels.py), in a thread: a server of small
+memories never needs the time and the memory they take.
 """
 
 from __future__ import annotations
@@ -11,8 +15,11 @@ from __future__ import annotations
 import logging
 from asyncio import Future
 from collections.abc import Callable
+from threading import Thread
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..index import kernels
 from ..index.matches import Plan
 from ..index.memory import Compaction, Memory, run, run_together
 from ..index.query import Result
@@ -26,6 +33,10 @@ log = logging.getLogger("recalld")
 
 # About 200 microseconds: float operations of a scan, as Plan.cost counts them.
 INLINE_COST = 1_000_000
+# About half a millisecond: less than waking a thread and the loop again makes its reply late.
+_SHORT_COST = 6_000_000
+# From here on compiled loops make a difference that shows.
+_COMPILED_COST = 200_000
 
 Job = Callable[[], Any]
 Finish = Callable[[Result], Any]
@@ -52,6 +63,10 @@ class Workers:
         self._server = server
         self._compactions: dict[int, Memory] = {}  # that are due, by id(memory), the first one running
         self._waiting: dict[int, list[_Work]] = {}  # by id(memory); present: a batch is running
+        self._short = 0  # short queries of this turn of the loop
+        self._crowded = False  # whether the last turn had several
+        self._gathered: dict[int, tuple[Memory, list[_Work]]] = {}  # those of this turn, by id(memory)
+        self._loading = False  # whether the compiled loops are loaded, or were tried
 
     def submit(self, memory: Memory, cost: int, job: Job, proto: int = 0) -> Any:
         """`job`'s result, where it is cheap and can run now; else a future of it.
@@ -64,9 +79,33 @@ class Workers:
 
     def ask(self, memory: Memory, plan: Plan, cost: int, finish: Finish, proto: int) -> Any:
         """`finish(result of the query)`, a reply: now, or a future of it encoded."""
-        if cost <= INLINE_COST and id(memory) not in self._waiting:
+        if cost > _COMPILED_COST and not self._loading:
+            self._loading = True
+            Thread(target=_load_kernels, name="kernels", daemon=True).start()
+        if cost > _SHORT_COST or id(memory) in self._waiting:
+            return self._queue(memory, plan, finish, proto)
+        if cost <= INLINE_COST:
             return finish(run(plan))
-        return self._queue(memory, plan, finish, proto)
+        self._short += 1
+        if self._short == 1:
+            self._server.loop.call_soon(self._turn)
+            if not self._crowded:
+                return finish(run(plan))
+        work = _Work(plan, finish, proto, ReadJob(loop=self._server.loop))
+        self._gathered.setdefault(id(memory), (memory, []))[1].append(work)
+        return work.future
+
+    def _turn(self) -> None:
+        """All that had come to the loop has been read: start what was gathered."""
+        self._crowded, self._short = self._short > 1, 0
+        gathered, self._gathered = self._gathered, {}
+        for memory, batch in gathered.values():
+            waiting = self._waiting.get(id(memory))
+            if waiting is not None:
+                waiting += batch
+            else:
+                self._waiting[id(memory)] = []
+                self._start(memory, batch)
 
     def _queue(self, memory: Memory, plan: Plan | None, job: Callable[..., Any], proto: int) -> ReadJob:
         work = _Work(plan, job, proto, ReadJob(loop=self._server.loop))
@@ -124,6 +163,19 @@ class Workers:
                     self._compact_next()
 
         self._server.background(compaction.build).add_done_callback(install)
+
+
+def _load_kernels() -> None:
+    started = perf_counter()
+    try:
+        loaded = kernels.load()
+    except Exception:
+        log.exception("compiled loops cannot be used; queries go on in numpy")
+        return
+    if loaded:
+        log.info("compiled loops in use after %.1f s", perf_counter() - started)
+    else:
+        log.info("numba is not installed: queries run in numpy alone; pip install recalld[fast] makes them faster")
 
 
 _Outcome = tuple[Any, BaseException | None] | None

@@ -11,6 +11,7 @@ import pytest
 import redis
 from harness import FORMS, JUNE, Agent, Clock, Running, Wire
 from inference_stand_in import StandIn, says
+from recalld.index import kernels
 from recalld.server.config import OPTIONS
 
 #: RECALLD_LONG=1: as long as it takes, with other examples each time. Without it the same ones, in CI's time.
@@ -20,6 +21,20 @@ _CALM: dict[str, Any] = {"deadline": None, "suppress_health_check": list(hypothe
 hypothesis.settings.register_profile("ci", derandomize=True, database=None, **_CALM)
 hypothesis.settings.register_profile("long", max_examples=1_000, print_blob=True, **_CALM)
 hypothesis.settings.load_profile("long" if LONG else "ci")
+
+
+#: Not only once a large memory is asked: what a test sees must not depend on which ran before.
+COMPILED = kernels.load()
+
+
+@pytest.fixture(params=["numpy", "compiled"])
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The test runs twice: on numpy's loops and on compiled ones."""
+    if request.param == "numpy":
+        monkeypatch.setattr(kernels, "loops", None)
+    elif not COMPILED:
+        pytest.skip("numba has no wheel for this platform")
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

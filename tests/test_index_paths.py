@@ -14,6 +14,8 @@ from recalld.index.query import Query, Result
 from recalld.index.settings import Settings
 from recalld.index.vectors import normalised
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 ROWS = 1700
 DIM = 5
 WORDS = [f"word{number}" for number in range(60)]

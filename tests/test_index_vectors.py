@@ -15,6 +15,8 @@ from recalld.index.scan import close_intervals, intervals, scan
 from recalld.index.settings import Settings
 from recalld.index.vectors import VectorTable, normalised, pairwise, similarities
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 METRICS = ["COSINE", "L2", "IP"]
 
 

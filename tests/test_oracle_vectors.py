@@ -16,6 +16,8 @@ from recalld.index.query import Query
 from recalld.index.settings import Settings
 from recalld.index.vectors import normalised
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 ROWS = 700
 METRICS = ["COSINE", "L2", "IP"]
 

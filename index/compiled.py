@@ -1,0 +1,385 @@
+"""The inner loops of a query, compiled by numba: imported by kernels.py, once, in a thread, and by nothing else.
+
+Each does in one pass what the numpy code beside its caller does in several, and gives the same answers: a number that
+is reported (BM25) is computed by the same float64 operations in the same order, and nothing here reassociates or fuses
+them; what only selects (products of codes, bounds) may differ by what its caller's margins cover.
+
+They let go of the interpreter, and do not check indices: callers pass arrays of one moment, whose lengths agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+# Values that are looked at together.
+_PIECE = 128
+
+F = TypeVar("F", bound=Callable[..., Any])
+Array = npt.NDArray[Any]
+
+_types: Any = numba.types
+_INT = _types.int64
+_REAL = _types.float64
+
+
+def _read(number: Any, dimensions: int = 1) -> Any:
+    """An array that is only read: it may be mapped from a file, so neither writable nor aligned."""
+    return _types.Array(number, dimensions, "C", readonly=True, aligned=False)
+
+
+def _written(number: Any, dimensions: int = 1) -> Any:
+    return _types.Array(number, dimensions, "C")
+
+
+_BOOLS = _read(_types.boolean)
+_INTS, _INT32S = _read(_INT), _read(_types.int32)
+_REALS, _REAL32S = _read(_REAL), _read(_types.float32)
+
+
+def _compiled(*signatures: Any) -> Callable[[F], F]:
+    """Compiled at once, for these arguments and no others (a query must not wait for a compiler), and kept on disk for
+    the next process where there is a place for that."""
+
+    def decorate(function: F) -> F:
+        jit: Any = numba.njit
+        try:
+            made: F = jit(list(signatures), nogil=True, error_model="numpy", cache=True)(function)
+        except RuntimeError:  # numba may write neither beside the source nor in the user's cache
+            made = jit(list(signatures), nogil=True, error_model="numpy")(function)
+        return made
+
+    return decorate
+
+
+# -- the k best
+
+
+@_compiled(_types.void(_written(_REAL), _REAL), _types.void(_written(_types.float32), _types.float32))
+def _offer(heap: Array, value: Any) -> None:
+    """Put `value` in the place of the least of a heap, which it exceeds."""
+    size = len(heap)
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= value:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = value
+
+
+@_compiled(_INT(_written(_types.float32), _INT, _INT, _types.float32))
+def _count_above(values: Array, start: int, end: int, least: Any) -> int:
+    count = 0
+    for i in range(start, end):
+        count += values[i] > least
+    return count
+
+
+# -- codes (codes.py)
+
+
+@_compiled(_types.UniTuple(_REAL, 2)(_REALS, _written(_types.int8)))
+def code_query(unit: Array, code: Array) -> tuple[float, float]:
+    """Code a query of float64 (dim,) into int8 `code`: (scale, the length of what the code leaves)."""
+    largest = 0.0
+    for value in unit:
+        largest = max(largest, abs(value))
+    scale = largest / 127.0
+    rest = 0.0
+    for i in range(len(unit)):
+        number = 0.0
+        if scale > 0.0:
+            number = min(127.0, max(-127.0, np.rint(unit[i] / scale)))
+        code[i] = np.int8(number)
+        left = unit[i] - number * scale
+        rest += left * left
+    return scale, np.sqrt(rest) * (1.0 + 1e-12)
+
+
+@_compiled(
+    *(
+        _types.void(_read(_types.int32, 2), _read(real), _REALS, _INT, _written(real, 2))
+        for real in (_types.float32, _REAL)
+    )
+)
+def scale_products(dots: Array, scales: Array, steps: Array, start: int, out: Array) -> None:
+    """out[query, start + row] = dots[row, query], int32, in the units of both codes."""
+    for query in range(dots.shape[1]):
+        step, products = steps[query], out[query]
+        for row in range(dots.shape[0]):
+            products[start + row] = dots[row, query] * scales[row] * step
+
+
+@_compiled(*(
+        _types.void(
+            _read(_types.int8, 2),
+            _INT,
+            _INTS,
+            _read(_types.int16),
+            _REAL,
+            *(_read(real), _read(real), _written(real), _written(real)),
+        )
+        for real in (_types.float32, _REAL)
+    ))
+def row_products(
+    codes: Array,
+    first: int,
+    rows: Array,
+    code: Array,
+    step: float,
+    scales: Array,
+    errors: Array,
+    out: Array,
+    off: Array,
+) -> None:
+    """The products of some rows' codes with one query's: into `out`, and the rows' errors into `off`, (m,).
+
+    `codes` holds rows from `first` on, int8; `code` is int16, which multiplies faster; `scales` and `errors` are of all
+    rows.
+    """
+    dim = codes.shape[1]
+    for i in range(len(rows)):
+        row = rows[i]
+        total = np.int32(0)
+        at = row - first
+        for j in range(dim):
+            total += np.int32(codes[at, j]) * np.int32(code[j])
+        out[i] = np.int32(total) * scales[row] * step  # which lets the sum be one of int32
+        off[i] = errors[row]
+
+
+# -- exact similarities (vectors.py)
+
+
+@_compiled(_REAL(_written(_REAL), _INT, _INT))
+def pairwise_sum(values: Array, start: int, count: int) -> Any:
+    """The sum in the order in which numpy adds up a contiguous row (kernels.py makes sure), so to the bit the same."""
+    if count < 8:
+        total = 0.0
+        for i in range(start, start + count):
+            total += values[i]
+        return total
+    if count <= 128:
+        a, b, c, d = values[start], values[start + 1], values[start + 2], values[start + 3]
+        e, f, g, h = values[start + 4], values[start + 5], values[start + 6], values[start + 7]
+        whole = count - count % 8
+        for i in range(start + 8, start + whole, 8):
+            a += values[i]
+            b += values[i + 1]
+            c += values[i + 2]
+            d += values[i + 3]
+            e += values[i + 4]
+            f += values[i + 5]
+            g += values[i + 6]
+            h += values[i + 7]
+        total = ((a + b) + (c + d)) + ((e + f) + (g + h))
+        for i in range(start + whole, start + count):
+            total += values[i]
+        return total
+    half = count // 2
+    half -= half % 8
+    return pairwise_sum(values, start, half) + pairwise_sum(values, start + half, count - half)
+
+
+COSINE, L2, IP = 0, 1, 2
+
+
+@_compiled(_types.void(_read(_types.float32, 2), _REALS, _INT, _written(_REAL)))
+def similarities(rows: Array, query: Array, metric: int, out: Array) -> None:
+    """vectors.py's similarity of each row (m, dim) to `query` (dim,), into `out` (m,)."""
+    dim = len(query)
+    products = np.empty(dim)
+    for row in range(rows.shape[0]):
+        if metric == L2:
+            for i in range(dim):
+                apart = rows[row, i] - query[i]
+                products[i] = apart * apart
+            out[row] = 1.0 / (1.0 + np.sqrt(pairwise_sum(products, 0, dim)))
+            continue
+        for i in range(dim):
+            products[i] = rows[row, i] * query[i]
+        product = pairwise_sum(products, 0, dim)
+        if metric == COSINE:
+            for i in range(dim):
+                wide = np.float64(rows[row, i])
+                products[i] = wide * wide
+            product /= np.sqrt(pairwise_sum(products, 0, dim))
+            if product > 1.0:
+                product = 1.0
+            if product < -1.0:
+                product = -1.0
+        out[row] = product
+
+
+# -- candidates (ranking.py)
+
+
+@_compiled(_written(_INT)(
+        _REAL32S, _REAL32S, _REAL, _types.boolean, _REAL, _REAL, _REAL32S, _INTS, _INTS, _REALS, _REAL, _REAL, _INT
+    ))
+def near_best(
+    values: Array,
+    errors: Array,
+    per_error: float,
+    linear: bool,
+    per: float,
+    shift: float,
+    fixed: Array,
+    slots: Array,
+    word_places: Array,
+    words: Array,
+    per_word: float,
+    slack: float,
+    need: int,
+) -> Array:
+    """The places, ascending, whose value may be among the `need` best.
+
+    A value is `values`, or where `linear` max(values * per - shift, 0) + fixed[slot] + words * per_word; it is known to
+    errors * per_error, and to `slack` beside. Without errors, slots or fixed their arrays are empty; words are those of
+    `word_places`, or where that is empty of every place, or there are none. `need` is below the number of places.
+    """
+    m = len(values)
+    value = np.empty(m, np.float32)
+    if not linear:
+        value[:] = values
+    else:
+        factor, less, zero = np.float32(per), np.float32(shift), np.float32(0.0)
+        for i in range(m):
+            value[i] = max(values[i] * factor - less, zero)
+        if len(fixed):
+            if len(slots):
+                for i in range(m):
+                    value[i] += fixed[slots[i]]
+            else:
+                for i in range(m):
+                    value[i] += fixed[i]
+        if len(word_places):
+            for i in range(len(word_places)):
+                value[word_places[i]] += np.float32(words[i] * per_word)
+        elif len(words):
+            for i in range(m):
+                value[i] += np.float32(words[i] * per_word)
+    spread = np.float32(per_error)
+    high = value
+    if len(errors):
+        high = np.empty(m, np.float32)
+        for i in range(m):
+            off = errors[i] * spread
+            high[i] = value[i] + off
+            value[i] -= off
+    # Most pieces hold nothing that is better than what was found before them, which one pass without a branch tells.
+    heap = np.full(need, -np.inf, np.float32)
+    for start in range(0, m, _PIECE):
+        end = min(start + _PIECE, m)
+        if _count_above(value, start, end, heap[0]):
+            for i in range(start, end):
+                if value[i] > heap[0]:
+                    _offer(heap, value[i])
+    least = np.nextafter(np.float32(heap[0] - slack), np.float32(-np.inf))
+    found = np.empty(_count_above(high, 0, m, least), np.int64)
+    count = 0
+    for start in range(0, m, _PIECE):
+        end = min(start + _PIECE, m)
+        if _count_above(high, start, end, least):
+            for i in range(start, end):
+                if high[i] > least:
+                    found[count] = i
+                    count += 1
+    return found
+
+
+# -- BM25 (keyword.py)
+
+
+@_compiled(_INT(_written(_REAL), _written(_types.int32), _INT, _INTS, _INT32S, _REAL, _REAL, _REAL, _REAL))
+def add_part(
+    sums: Array,
+    touched: Array,
+    count: int,
+    postings: Array,
+    doc_len: Array,
+    scale: float,
+    k1_more: float,
+    norm: float,
+    norm_per_word: float,
+) -> int:
+    """Add what one term adds to each row that holds it (bm25.py's `parts`). Rows whose sum was zero are noted in
+    `touched`, of which `count` are used; how many now are."""
+    for posting in postings:
+        slot = posting >> 16
+        tf = (posting & 0xFFFF) * 0.5
+        before = sums[slot]
+        if before == 0.0:
+            touched[count] = slot
+            count += 1
+        sums[slot] = before + scale * (tf * k1_more) / (tf + (norm + norm_per_word * doc_len[slot]))
+    return count
+
+
+@_compiled(_types.void(_written(_REAL), _INTS, _INTS, _INT32S, _REAL, _REAL, _REAL, _REAL))
+def add_found(
+    sums: Array,
+    slots: Array,
+    postings: Array,
+    doc_len: Array,
+    scale: float,
+    k1_more: float,
+    norm: float,
+    norm_per_word: float,
+) -> None:
+    """The same for some rows only, ascending, which are searched for in the list."""
+    start, end = 0, len(postings)
+    for i in range(len(slots)):
+        wanted = slots[i] << 16
+        # Steps that double, then halves: near the one before, this takes few.
+        step, low, high = 1, start, start
+        while high < end and postings[high] < wanted:
+            low = high + 1
+            high += step
+            step += step
+        high = min(high, end)
+        while low < high:
+            middle = (low + high) >> 1
+            if postings[middle] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        start = low
+        if low < end and postings[low] >> 16 == slots[i]:
+            tf = (postings[low] & 0xFFFF) * 0.5
+            sums[i] += scale * (tf * k1_more) / (tf + (norm + norm_per_word * doc_len[slots[i]]))
+
+
+@_compiled(_REAL(_REALS, _INT32S, _BOOLS, _INT))
+def floor_of_sums(sums: Array, touched: Array, allowed: Array, need: int) -> Any:
+    """The `need`-th largest sum of the touched rows that are allowed (bool (n,), or empty: all); -inf for fewer."""
+    heap = np.full(need, -np.inf)
+    for slot in touched:
+        value = sums[slot]
+        if value > heap[0] and (len(allowed) == 0 or allowed[slot]):
+            _offer(heap, value)
+    return heap[0]
+
+
+@_compiled(_types.Tuple((_written(_INT), _written(_REAL)))(_written(_REAL), _INT32S, _BOOLS, _REAL))
+def take_sums(sums: Array, touched: Array, allowed: Array, least: float) -> tuple[Array, Array]:
+    """(slots, sums) of the touched rows that are allowed and have at least `least`; all sums are zero again."""
+    slots, values = np.empty(len(touched), np.int64), np.empty(len(touched))
+    count = 0
+    for slot in touched:
+        value = sums[slot]
+        if value >= least and (len(allowed) == 0 or allowed[slot]):
+            slots[count], values[count] = slot, value
+            count += 1
+        sums[slot] = 0.0
+    return slots[:count].copy(), values[:count].copy()
