@@ -54,9 +54,13 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node_modules
 	find $(wildcard server protocol index conf tests bench) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Editable: a change to the code needs no second install.
+# Editable: a change to the code needs no second install. numba, where it has a wheel, compiles the inner loops here, so
+# that no server does.
 $(VENV)/serve.stamp: pyproject.toml $(VENV)/made-at
 	$(VPY) -m pip install --disable-pip-version-check -e .
+	$(VPY) -m pip install --disable-pip-version-check --only-binary=numba,llvmlite -e '.[fast]' \
+	  && $(VPY) -m recalld.index.kernels \
+	  || echo 'No numba for this Python or platform: large memories are searched by numpy alone, with the same answers.'
 	@touch $@
 
 $(VENV)/demo.stamp: pyproject.toml $(VENV)/made-at

@@ -23,12 +23,13 @@ from ..index.settings import Settings
 from ..index.side import EPISODE, FACT, NOTE, PIN, Extra
 from ..index.texts import Contents, Wordings
 from ..index.vectors import is_unit, normalised
+from . import aside
 from .arguments import TTL_MAX_S, Words
 from .commands import command
 from .content_ids import read_with_texts, write_with_texts
 from .dedup import with_near
 from .embedded import Vectors, widened, write_with_vectors
-from .entries import Put, Remove, SetDeadline, SetMeta
+from .entries import Entry, Put, Remove, SetDeadline, SetMeta
 from .errors import CommandError, syntax_error
 from .fact_maps import fact_map
 from .filter_words import read_filter
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 
 # What a page of MEM.SCAN looks at, at most; a filter looks at a record for about a microsecond.
 _PAGE_RECORDS = 20_000
+
+# A command of more words is read in a thread: each is some microseconds.
+_READ_ON_LOOP = 20_000
+_COPIED_PER_WRITTEN = 500
 
 # What showing a record costs, as Plan.cost counts.
 _SHOW_COST = 20_000
@@ -210,8 +215,10 @@ class Batch:
 
     def __init__(self, ctx: Client, key: bytes, memory: Memory) -> None:
         self._ctx = ctx
+        self._now = ctx.now
         self._key = key
         self._memory = memory
+        self._gone: tuple[bytes, ...] = ()
         self._written: dict[bytes, Put] = {}
         self._new = 0
         self._next_id = memory.next_id
@@ -219,7 +226,7 @@ class Batch:
 
     def settle(self, draft: Draft) -> bytes:
         """Decide everything a draft leaves open; its id. Raises CommandError, BadMemory."""
-        now, config, settings = self._ctx.now, self._ctx.server.config, self._memory.settings
+        now, config, settings = self._now, self._ctx.server.config, self._memory.settings
         assert draft.text is not None
         record_id = draft.id
         next_id = self._next_id
@@ -275,7 +282,7 @@ class Batch:
         if put is not None:
             held = (put.text, put.vector, put.meta, put.tags, put.importance, put.created_at, put.deadline)
             return Existing(*held, put.extra)
-        found = self._memory.locate(record_id, self._ctx.now)
+        found = self._memory.locate(record_id, self._now)
         if found is None:
             return None
         view, slot = found
@@ -291,13 +298,17 @@ class Batch:
             None if view.side is None else view.extra(slot),
         )
 
-    def commit(self, drafts: list[Draft]) -> None:
-        """Make them so, all or none, and announce them. Raises CommandError where there is no room."""
-        server, memory, now = self._ctx.server, self._memory, self._ctx.now
+    def group(self) -> list[Entry]:
+        """All that is to be committed, or nothing: what makes room too. Raises CommandError where there is none."""
+        memory, now = self._memory, self._now
         size = sum(growth(memory, put) for put in self._written.values()) if memory.settings.max_bytes else 0
-        gone = make_room(memory, now, records=self._new, size=size, keep=self._written)
-        server.commit_all([*evictions(self._key, memory, gone, now), *self.entries])
-        announce_evicted(server, self._key, gone)
+        self._gone = make_room(memory, now, records=self._new, size=size, keep=self._written)
+        return [*evictions(self._key, memory, self._gone, now), *self.entries]
+
+    def announce(self, drafts: list[Draft]) -> None:
+        """Tell who listens what was committed."""
+        server = self._ctx.server
+        announce_evicted(server, self._key, self._gone)
         if server.pubsub.active:
             for draft, entry in zip(drafts, self.entries, strict=True):
                 server.announce(self._key, b"add " + entry.id)
@@ -360,7 +371,8 @@ def add(ctx: Client, args: list[bytes]) -> Any:
     def store(memory: Memory) -> bytes:
         batch = Batch(ctx, key, memory)
         record_id = batch.settle(draft)
-        batch.commit([draft])
+        ctx.server.commit_all(batch.group())
+        batch.announce([draft])
         return record_id
 
     if draft.dedup:
@@ -411,21 +423,50 @@ def madd(ctx: Client, args: list[bytes]) -> Any:
     count = words.integer()
     if count < 1:
         raise syntax_error()
+    if len(args) <= _READ_ON_LOOP or ctx.in_exec:
+        return _add_all(ctx, args[0], _read_drafts(words, count, ctx.server.config))
+
+    def then(drafts: list[Draft]) -> Any:
+        if ctx.server.log.failure is not None:  # since the command began
+            raise CommandError(ctx.server.log.failure, "MISCONF")
+        return _add_all(ctx, args[0], drafts)
+
+    return ctx.write_after(ctx.background(lambda: _read_drafts(words, count, ctx.server.config)), then)
+
+
+def _read_drafts(words: Words, count: int, config: Config) -> list[Draft]:
     drafts: list[Draft] = []
     while len(drafts) < count:
         if words.next().upper() != b"RECORD":
             raise words.unexpected()
-        drafts.append(_in_record(len(drafts) + 1, lambda: read_draft(words, ctx.server.config, stop=b"RECORD")))
+        drafts.append(_in_record(len(drafts) + 1, lambda: read_draft(words, config, stop=b"RECORD")))
     if words:
         words.option()
         raise words.unexpected()
-    key = args[0]
+    return drafts
 
-    def store(memory: Memory) -> list[bytes]:
-        batch = Batch(ctx, key, memory)
-        ids = [_in_record(number, partial(batch.settle, draft)) for number, draft in enumerate(drafts, 1)]
-        batch.commit(drafts)
-        return ids
+
+def _add_all(ctx: Client, key: bytes, drafts: list[Draft]) -> Any:
+    """Store these records, on the loop or, where they are many, aside; their ids."""
+
+    def store(memory: Memory) -> Any:
+        made: list[Batch] = []
+
+        def settle(memory: Memory) -> list[Entry]:
+            batch = Batch(ctx, key, memory)
+            for number, draft in enumerate(drafts, 1):
+                _in_record(number, partial(batch.settle, draft))
+            made[:] = [batch]
+            return batch.group()
+
+        def finish(_: list[Entry]) -> list[bytes]:
+            batch = made[0]
+            batch.announce(drafts)
+            return [entry.id for entry in batch.entries]
+
+        # To copy a memory takes as long as to write one record for some hundred that it holds.
+        rows = len(drafts) if len(drafts) * _COPIED_PER_WRITTEN > memory.held else 0
+        return aside.change(ctx, key, memory, rows, settle, finish)
 
     return _with_vectors(ctx, key, drafts, store)
 

@@ -168,14 +168,13 @@ class Workers:
 def _load_kernels() -> None:
     started = perf_counter()
     try:
-        loaded = kernels.load()
+        kernels.load()
+    except kernels.NotCompiled as reason:
+        log.info("no compiled loops, queries run in numpy alone: %s", reason)
     except Exception:
-        log.exception("compiled loops cannot be used; queries go on in numpy")
-        return
-    if loaded:
-        log.info("compiled loops in use after %.1f s", perf_counter() - started)
+        log.exception("compiled loops cannot be used, queries run in numpy alone")
     else:
-        log.info("numba is not installed: queries run in numpy alone; pip install recalld[fast] makes them faster")
+        log.info("compiled loops in use after %.1f s", perf_counter() - started)
 
 
 _Outcome = tuple[Any, BaseException | None] | None

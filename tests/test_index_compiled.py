@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from recalld.index import codes, kernels, keyword, matches, parallel, ranking, scan
@@ -58,7 +62,7 @@ def test_similarities_are_numpys(monkeypatch, loops, dim):
             assert ours.tobytes() == similarities([rows], np.arange(300), query, metric).tobytes()
 
 
-@pytest.mark.skipif(kernels.loops is None, reason="numba has no wheel for this platform")
+@pytest.mark.skipif(kernels.loops is None, reason="there are no compiled loops here")
 def test_products_of_some_rows_are_those_of_all():
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((20_000, 4)).astype(np.float32)
@@ -114,3 +118,24 @@ def test_long_lists_are_left_out_alike(monkeypatch, loops):
     if loops == "compiled":
         monkeypatch.setattr(keyword, "_SKIPPED_MIN", 100)
     assert found(memory, asked) == wanted
+
+
+def test_where_no_code_may_be_made_there_are_no_loops():
+    """As under systemd's MemoryDenyWriteExecute, where LLVM would end the process."""
+    set_mdwe, refuse_exec_gain = 65, 1
+    script = f"""
+import ctypes
+from recalld.index import kernels
+if ctypes.CDLL(None).prctl({set_mdwe}, {refuse_exec_gain}, 0, 0, 0):
+    raise SystemExit("no prctl")
+try:
+    kernels.load()
+except kernels.NotCompiled as reason:
+    print(reason, kernels.loops)
+"""
+    if not hasattr(ctypes.CDLL(None), "prctl"):
+        pytest.skip("not Linux")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    if "no prctl" in done.stderr:
+        pytest.skip("the kernel is older than 6.3")
+    assert done.stdout == "the system lets this process make no code (MemoryDenyWriteExecute) None\n", done.stderr
