@@ -11,6 +11,9 @@ with one thread and a selector sends them over raw sockets, encoded before the c
 digits; each connection has one command outstanding. Where `client cpu` nears 1 the client is the limit, and the ratio
 says little.
 
+--fsync-ms makes every fsync of both servers take so much longer, by a library put before libc's (it needs a C
+compiler): what an fsync takes here is not what it takes on most disks.
+
 Load: seconds from the start of the process until it answers PING (which neither does while it loads), and what its log
 says of the load alone. The files are those just written, so they are in the page cache. `start, no records` is what
 interpreter and imports cost. Redis has no query to compare; its columns for that are empty.
@@ -24,6 +27,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -98,6 +102,27 @@ def servers(options: argparse.Namespace) -> dict[str, Start]:
     return {"recalld": ours, "redis-server": theirs} if options.redis else {"recalld": ours}
 
 
+SLOW_FSYNC = r"""
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void late(void) { usleep((useconds_t)atoi(getenv("FSYNC_US"))); }
+int fsync(int fd) { late(); return (int)syscall(SYS_fsync, fd); }
+int fdatasync(int fd) { late(); return (int)syscall(SYS_fdatasync, fd); }
+"""
+
+
+def slow_fsync(ms: float, folder: str) -> None:
+    """Let servers that are started from now on wait `ms` in each fsync before it begins."""
+    library = os.path.join(folder, "slow_fsync.so")
+    build = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library]
+    try:
+        subprocess.run(build, input=SLOW_FSYNC.encode(), check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(f"--fsync-ms needs a C compiler: {error}") from error
+    os.environ |= {"LD_PRELOAD": library, "FSYNC_US": str(int(ms * 1000))}
+
+
 def durable(policy: str) -> tuple[str, ...]:
     return ("--appendonly", "yes", "--appendfsync", policy)
 
@@ -165,7 +190,7 @@ CREATE = {
 def bench_writes(starts: dict[str, Start], options: argparse.Namespace, targets: Targets) -> list[Row]:
     commands = write_commands(Corpus(options.seed))
     rows: list[Row] = []
-    for policy in POLICIES:
+    for policy in options.policies.split(","):
         for what, create in CREATE.items():
             for connections in CONNECTIONS:
                 seen: dict[str, list[Row]] = {name: [] for name in starts}
@@ -428,6 +453,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="per point of writes, and of PING without a rewrite")
     parser.add_argument("--only", default=",".join(SECTIONS), help=f"of {','.join(SECTIONS)}")
     parser.add_argument("--dir", default=tempfile.gettempdir(), help="where the servers' folders are made")
+    parser.add_argument("--policies", default=",".join(POLICIES), help="of writes")
+    parser.add_argument("--fsync-ms", type=float, default=0.0, help="how much longer an fsync is to take")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", metavar="FILE", help="write the results there too")
     options = parser.parse_args()
@@ -446,8 +473,12 @@ def main() -> int:
         print("a tmpfs has no disk to wait for: choose another --dir, or the rates mean nothing")
     if not options.redis:
         print("no redis-server on PATH: no ratios, and only the pause is judged")
+    if options.fsync_ms:
+        slow_fsync(options.fsync_ms, tempfile.mkdtemp(prefix="recalld-bench-"))
+        print(f"every fsync takes {options.fsync_ms:g} ms longer")
     starts, targets = servers(options), Targets()
-    results: Row = {"machine": facts, "disk": where, "rounds": options.rounds, "seconds": options.seconds}
+    results: Row = {"machine": facts, "disk": where, "fsync_ms": options.fsync_ms}
+    results |= {"rounds": options.rounds, "seconds": options.seconds}
     if "writes" in sections:
         results["writes"] = bench_writes(starts, options, targets)
     if {"load", "pause"} & set(sections):
