@@ -59,7 +59,7 @@ clean:
 $(VENV)/serve.stamp: pyproject.toml $(VENV)/made-at
 	$(VPY) -m pip install --disable-pip-version-check -e .
 	$(VPY) -m pip install --disable-pip-version-check --only-binary=numba,llvmlite -e '.[fast]' \
-	  && $(VPY) -m recalld.index.kernels \
+	  && $(VPY) -m recalld.server.compiled_loops \
 	  || echo 'No numba for this Python or platform: large memories are searched by numpy alone, with the same answers.'
 	@touch $@
 

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import islice, pairwise
+from threading import Lock
 from typing import Any, NamedTuple
 
 import Stemmer  # type: ignore[import-not-found]
@@ -117,11 +118,12 @@ _Entry = tuple[tuple[int, tuple[int, ...]], ...]  # (exact id, ids of second for
 class Vocabulary:
     """Term <-> dense id. One for all memories of a server, since most share their words."""
 
-    __slots__ = ("_ids", "_terms", "analyzers")
+    __slots__ = ("_ids", "_lock", "_terms", "analyzers")
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
         self._terms: list[str] = []
+        self._lock = Lock()  # texts are analysed in several threads
         self.analyzers: dict[str, Analyzer] = {}
 
     def __len__(self) -> int:
@@ -129,9 +131,14 @@ class Vocabulary:
 
     def id_of(self, term: str) -> int:
         """The id of `term`, which is entered if need be."""
-        term_id = self._ids.setdefault(term, len(self._terms))
-        if term_id == len(self._terms):
-            self._terms.append(term)
+        term_id = self._ids.get(term)
+        if term_id is None:
+            with self._lock:
+                term_id = self._ids.get(term)
+                if term_id is None:
+                    term_id = len(self._terms)
+                    self._terms.append(term)
+                    self._ids[term] = term_id
         return term_id
 
     def find(self, term: str) -> int:

@@ -22,6 +22,7 @@ from .joined import JoinedView, Part
 from .moment import Moment, parts
 from .postings import PostingList
 from .settings import Settings
+from .view import Counts, View
 
 if TYPE_CHECKING:
     from .matches import Plan
@@ -35,7 +36,7 @@ class Member(NamedTuple):
     """One memory, and its list for each of the query's terms; None where its rows are in the forward index only."""
 
     key: bytes
-    moment: Moment
+    moment: Moment | Counts  # to look back; where only what is now is asked, of which there may be thousands
     vectors: bool  # whether its vectors can be compared with the named memory's
     lists: list[PostingList | None] | None
 
@@ -44,11 +45,10 @@ class Scope(NamedTuple):
     """The memories that a query covers, the one that was named first."""
 
     members: tuple[Member, ...]
-    travels: bool  # ASOF or KNOWNAT
-
-    @property
-    def rows(self) -> int:
-        return sum(member.moment.rows for member in self.members)
+    settings: Settings  # in force at `known_at`
+    as_of: int
+    known_at: int
+    rows: int
 
     def joined(self, terms: _Terms) -> tuple[JoinedView, _Terms, int]:
         """The view, the query's terms with the lists of all memories, and how many rows are in these lists."""
@@ -65,17 +65,16 @@ class Scope(NamedTuple):
             listed.append(main)
             held.append((posted, member.lists))
             posted += main.view.n
-        named = self.members[0]
-        view = JoinedView(named.moment.settings, named.moment.t, named.moment.k, listed + others, named.key)
+        view = JoinedView(self.settings, self.as_of, self.known_at, listed + others, self.members[0].key)
         merged = [(term, _merged([(start, lists[at]) for start, lists in held])) for at, (term, _) in enumerate(terms)]
         return view, merged, posted
 
     def _parts(self, member: Member) -> list[Part]:
         moment = member.moment
-        if self.travels:
+        if isinstance(moment, Moment):
             return parts(moment, member.vectors, member.key)
         # What counts now is what `table` holds.
-        view = moment.main
+        view = View(moment.table, self.settings, self.as_of, moment)
         alive = view.alive()
         shown = np.full(view.n, True) if alive is None else alive
         return [Part(view, shown, shown, member.vectors, member.key)]
@@ -88,20 +87,31 @@ def plan(members: Mapping[bytes, Memory], query: Query, now: int) -> Plan:
     if len(members) == 1:
         return own
     travels = query.as_of is not None or query.known_at is not None
+    moment: Moment | Counts
+    last, vectors, rows = None, False, 0
     found = []
     for key, memory in members.items():
         if travels:
             moment = memory.moment(query.as_of, query.known_at, now)
-        else:  # the same without what it takes to look back: there may be thousands of members
-            moment = Moment(memory.view(now), None, now, now, now, now, memory.settings)
+            rows += moment.rows
+        else:
+            moment = Counts.of(memory.table)
+            rows += moment.n
         lists = None
         table = memory.table
         if table.postings is not None and query.text is not None:
             table.post()
             lists = [table.posting(term.term_id) for term, _ in own.terms]
-        vectors = comparable(memory.settings, named.settings)
+        if memory.settings is not last:
+            last = memory.settings
+            vectors = comparable(last, named.settings)
         found.append(Member(key, moment, vectors, lists))
-    return replace(own, moment=Scope(tuple(found), travels))
+    first = found[0].moment
+    if isinstance(first, Moment):
+        scope = Scope(tuple(found), first.settings, first.t, first.k, rows)
+    else:
+        scope = Scope(tuple(found), named.settings, now, now, rows)
+    return replace(own, moment=scope)
 
 
 def comparable(settings: Settings, with_those: Settings) -> bool:

@@ -1,4 +1,4 @@
-"""The inner loops of a query, compiled by numba: imported by kernels.py, once, in a thread, and by nothing else.
+"""The inner loops of a query, compiled by numba: imported once, in a thread (server/compiled_loops.py).
 
 Each does in one pass what the numpy code beside its caller does in several, and gives the same answers: a number that
 is reported (BM25) is computed by the same float64 operations in the same order, and nothing here reassociates or fuses
@@ -225,7 +225,8 @@ def similarities(rows: Array, query: Array, metric: int, out: Array) -> None:
 
 
 @_compiled(_written(_INT)(
-        _REAL32S, _REAL32S, _REAL, _types.boolean, _REAL, _REAL, _REAL32S, _INTS, _INTS, _REALS, _REAL, _REAL, _INT
+        *(_REAL32S, _REAL32S, _REAL, _types.boolean, _REAL, _REAL, _REAL32S, _INTS, _INTS, _REALS, _REAL, _REAL, _INT),
+        _written(_types.float32),
     ))
 def near_best(
     values: Array,
@@ -241,51 +242,55 @@ def near_best(
     per_word: float,
     slack: float,
     need: int,
+    scratch: Array,
 ) -> Array:
     """The places, ascending, whose value may be among the `need` best.
 
     A value is `values`, or where `linear` max(values * per - shift, 0) + fixed[slot] + words * per_word; it is known to
     errors * per_error, and to `slack` beside. Without errors, slots or fixed their arrays are empty; words are those of
-    `word_places`, or where that is empty of every place, or there are none. `need` is below the number of places.
+    `word_places`, or where that is empty of every place, or there are none. `need` is below the number of places,
+    for each of which `scratch` has room.
     """
     m = len(values)
-    value = np.empty(m, np.float32)
-    if not linear:
-        value[:] = values
-    else:
+    low = scratch[:m]
+    if linear:
         factor, less, zero = np.float32(per), np.float32(shift), np.float32(0.0)
         for i in range(m):
-            value[i] = max(values[i] * factor - less, zero)
+            low[i] = max(values[i] * factor - less, zero)
         if len(fixed):
             if len(slots):
                 for i in range(m):
-                    value[i] += fixed[slots[i]]
+                    low[i] += fixed[slots[i]]
             else:
                 for i in range(m):
-                    value[i] += fixed[i]
+                    low[i] += fixed[i]
         if len(word_places):
             for i in range(len(word_places)):
-                value[word_places[i]] += np.float32(words[i] * per_word)
+                low[word_places[i]] += np.float32(words[i] * per_word)
         elif len(words):
             for i in range(m):
-                value[i] += np.float32(words[i] * per_word)
+                low[i] += np.float32(words[i] * per_word)
+    else:
+        low[:] = values
     spread = np.float32(per_error)
-    high = value
     if len(errors):
-        high = np.empty(m, np.float32)
         for i in range(m):
-            off = errors[i] * spread
-            high[i] = value[i] + off
-            value[i] -= off
+            low[i] -= errors[i] * spread
     # Most pieces hold nothing that is better than what was found before them, which one pass without a branch tells.
     heap = np.full(need, -np.inf, np.float32)
     for start in range(0, m, _PIECE):
         end = min(start + _PIECE, m)
-        if _count_above(value, start, end, heap[0]):
+        if _count_above(low, start, end, heap[0]):
             for i in range(start, end):
-                if value[i] > heap[0]:
-                    _offer(heap, value[i])
+                if low[i] > heap[0]:
+                    _offer(heap, low[i])
     least = np.nextafter(np.float32(heap[0] - slack), np.float32(-np.inf))
+    # What was taken away twice is the upper end, but for roundings that `slack` covers.
+    high = low
+    if len(errors):
+        spread *= np.float32(2.0)
+        for i in range(m):
+            high[i] += errors[i] * spread
     found = np.empty(_count_above(high, 0, m, least), np.int64)
     count = 0
     for start in range(0, m, _PIECE):
@@ -313,16 +318,18 @@ def add_part(
     norm: float,
     norm_per_word: float,
 ) -> int:
-    """Add what one term adds to each row that holds it (bm25.py's `parts`). Rows whose sum was zero are noted in
-    `touched`, of which `count` are used; how many now are."""
+    """Add what one term adds to each row that holds it (bm25.py's `parts`). Rows whose sum was zero and is not any more
+    are noted in `touched`, of which `count` are used; how many now are. So each is noted once: with a K1 at the end of
+    what there is, a part is zero."""
     for posting in postings:
         slot = posting >> 16
         tf = (posting & 0xFFFF) * 0.5
         before = sums[slot]
-        if before == 0.0:
+        after = before + scale * (tf * k1_more) / (tf + (norm + norm_per_word * doc_len[slot]))
+        if before == 0.0 and after != 0.0:
             touched[count] = slot
             count += 1
-        sums[slot] = before + scale * (tf * k1_more) / (tf + (norm + norm_per_word * doc_len[slot]))
+        sums[slot] = after
     return count
 
 
@@ -363,6 +370,8 @@ def add_found(
 @_compiled(_REAL(_REALS, _INT32S, _BOOLS, _INT))
 def floor_of_sums(sums: Array, touched: Array, allowed: Array, need: int) -> Any:
     """The `need`-th largest sum of the touched rows that are allowed (bool (n,), or empty: all); -inf for fewer."""
+    if need > len(touched):
+        return -np.inf
     heap = np.full(need, -np.inf)
     for slot in touched:
         value = sums[slot]

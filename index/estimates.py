@@ -25,6 +25,7 @@ _FALLEN_MAX = 1e-3
 # Half-lives that `now` may be ahead of t0 before everything is worked out anew: float32 reaches 2 ** 127.
 _AHEAD = 60
 _LARGEST = 120.0
+_NONE: Floats32 = np.empty(0, np.float32)
 
 
 class Estimates:
@@ -71,6 +72,7 @@ class Estimates:
             ahead = (now - self._t0) / half_life_ms
             if half_life_ms != self._half_life_ms or not 0 <= ahead <= _AHEAD:
                 self._half_life_ms, self._t0, self._recency_n, ahead = half_life_ms, now, 0, 0.0
+                self._recency = _NONE  # another thread may be reading the old one
             n, known = len(updated), self._recency_n
             if n > known:
                 self._recency = _grown(self._recency, known, n)
@@ -91,6 +93,7 @@ class Estimates:
             fallen = 1.0 - 2.0 ** (-(now - self._fixed_now) / half_life_ms) if now >= self._fixed_now else 1.0
             if self._fixed_key != (half_life_ms, wr, wi) or fallen > _FALLEN_MAX:
                 self._fixed_key, self._fixed_now, self._fixed_n, fallen = (half_life_ms, wr, wi), now, 0, 0.0
+                self._fixed = _NONE
             n, known = len(updated), self._fixed_n
             if n > known:
                 self._fixed = _grown(self._fixed, known, n)
@@ -105,7 +108,8 @@ class Estimates:
 
 
 def _grown(array: Floats32, n: int, size: int) -> Floats32:
-    """`array`, whose first `n` are kept, with room for `size`."""
+    """`array`, whose first `n` are kept, with room for `size`; what stands in the first `n` never changes, whoever
+    reads it."""
     if size <= len(array):
         return array
     new = np.empty(max(size, len(array) + (len(array) >> 1)), np.float32)

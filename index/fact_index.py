@@ -9,13 +9,14 @@ What is no entity's name is a node by itself, so that facts about it hang togeth
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .entities import TYPES, Entities, Entity, entity_name
 
 if TYPE_CHECKING:
     from .side import Fact
 
+T = TypeVar("T")
 _NEVER = 1 << 62
 
 #: An entity's number, or a name that is no entity's.
@@ -37,6 +38,12 @@ class _Said(NamedTuple):
     invalid_at: int
 
 
+#: Ids of facts in order, each once. A few are a tuple: most names are those of a few facts, and tuples take less and
+#: cost nothing to copy.
+_Ids = tuple[bytes, ...] | dict[bytes, None]
+_FEW = 8
+
+
 class FactIndex:
     """Facts by what they say and by what they are about."""
 
@@ -44,9 +51,8 @@ class FactIndex:
 
     def __init__(self) -> None:
         self._said: dict[Key, tuple[_Said, ...]] = {}
-        # Sets by dictionaries, which keep an order: by name of subject or untyped object, by typed object.
-        self._about: dict[bytes, dict[bytes, None]] = {}
-        self._typed: dict[tuple[bytes, bytes], dict[bytes, None]] = {}
+        self._about: dict[bytes, _Ids] = {}  # by name of subject or untyped object
+        self._typed: dict[tuple[bytes, bytes], _Ids] = {}  # by typed object
 
     # -- reading
 
@@ -68,23 +74,28 @@ class FactIndex:
         """How many facts have it as their object by its type."""
         return len(self._typed.get((entity.name, entity.type), ()))
 
+    def about(self, entity: Entity) -> int:
+        """How many facts may touch it, at most, once for each of its names and for its type."""
+        names = (entity.name, *entity.aliases)
+        return sum(len(self._about.get(name, ())) + len(self._typed.get((name, entity.type), ())) for name in names)
+
     def touching(self, node: Node, entities: Entities | None) -> list[bytes]:
         """The ids of the facts that touch `node`, each once."""
         if isinstance(node, bytes):
-            found = dict(self._about.get(node, ()))
+            found = dict.fromkeys(self._about.get(node, ()))
             for each in TYPES:  # an object may be typed without its entity being there: a payload may say so
                 if (node, each) in self._typed and (entities is None or not entities.lookup(node, each)):
-                    found.update(self._typed[node, each])
+                    found.update(dict.fromkeys(self._typed[node, each]))
             return list(found)
         entity = entities.numbered(node) if entities is not None else None
         if entity is None:
             return []
         found = {}
         for name in (entity.name, *entity.aliases):
-            found.update(self._typed.get((name, entity.type), ()))
+            found.update(dict.fromkeys(self._typed.get((name, entity.type), ())))
             about = self._about.get(name)
             if about and meant(entities, self, name) == entity:
-                found.update(about)
+                found.update(dict.fromkeys(about))
         return list(found)
 
     # -- changing
@@ -94,7 +105,11 @@ class FactIndex:
         key = Key(fact.subject, fact.predicate, fact.object, valid_until)
         self._said[key] = (*self._said.get(key, ()), _Said(record_id, fact.entity_type, invalid_at))
         for place, name in _places(self, fact):
-            place.setdefault(name, {})[record_id] = None
+            ids = place.get(name, ())
+            if isinstance(ids, dict):
+                ids[record_id] = None
+            elif record_id not in ids:
+                place[name] = (*ids, record_id) if len(ids) < _FEW else dict.fromkeys((*ids, record_id))
 
     def remove(self, record_id: bytes, fact: Fact, valid_until: int) -> None:
         """It is there no more; `fact` and `valid_until` are what `add` was told."""
@@ -105,22 +120,37 @@ class FactIndex:
         else:
             del self._said[key]
         for place, name in _places(self, fact):
-            ids = place.get(name, {})
-            ids.pop(record_id, None)  # subject and object may be one name
+            ids = place.get(name, ())  # subject and object may be one name
+            if isinstance(ids, dict):
+                ids.pop(record_id, None)
+            else:
+                place[name] = ids = tuple([each for each in ids if each != record_id])
             if not ids:
-                place.pop(name, None)
+                del place[name]
 
     def copy(self) -> FactIndex:
         """An independent twin."""
         twin = FactIndex()
         twin._said = dict(self._said)
-        twin._about = {name: dict(ids) for name, ids in self._about.items()}
-        twin._typed = {name: dict(ids) for name, ids in self._typed.items()}
+        twin._about, twin._typed = _copied(self._about), _copied(self._typed)
         return twin
+
+    def objects(self) -> list[list[Any]]:
+        """What takes long to free, in lists of its own."""
+        places: tuple[dict[Any, Any], ...] = (self._said, self._about, self._typed)
+        return [each for place in places for each in (list(place), list(place.values()))]
 
     def nbytes(self) -> int:
         """About how many bytes this takes: three entries a fact, their tuples and dictionaries."""
         return 350 * len(self._said) + 400 * (len(self._about) + len(self._typed))
+
+
+def _copied(places: dict[T, _Ids]) -> dict[T, _Ids]:
+    twin = dict(places)
+    for name, ids in places.items():
+        if type(ids) is dict:
+            twin[name] = ids.copy()
+    return twin
 
 
 def one_thing(entity_type: bytes, other: bytes) -> bool:

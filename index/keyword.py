@@ -238,8 +238,9 @@ class Keyword:
             for data in term.lists:
                 slots = data >> 16
                 before = sums[slots]
-                sums[slots] = before + self.parts(term, slots, data & 0xFFFF)
-                found.append(slots if len(found) == 0 else slots[before == 0.0])
+                after = sums[slots] = before + self.parts(term, slots, data & 0xFFFF)
+                # Each once: with a K1 at the end of what there is, a part is zero.
+                found.append(slots[(before == 0.0) & (after != 0.0)])
         slots, values = self._allowed(sums, found, allowed, boost)
         return slots, values, []
 

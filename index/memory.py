@@ -30,9 +30,9 @@ from .matches import Plan
 from .moment import Moment
 from .postings import PostingList
 from .query import Query
-from .retention import Parts, Picks, Place, Uses, all_record_bytes, parts, record_bytes
+from .retention import Parts, Picks, Place, Uses, bytes_of_rows, parts, record_bytes
 from .settings import ALL, Settings
-from .side import FACT, FLAGS, KIND, KNOWN_TO, NEVER, Extra, Fact
+from .side import FACT, FLAGS, INVALID_AT, KIND, KNOWN_TO, NEVER, VALID_AT, VALID_UNTIL, Extra, Fact, Int64s
 from .texts import STEP_BYTES, STEP_RECORDS, Contents, TextIndex, Wordings
 from .view import View
 
@@ -44,10 +44,20 @@ _COMPACT_MIN = 64
 # Above so many rows, or bytes of vectors, a compaction takes longer than the loop may: a thread does it (`compaction`).
 COMPACT_ON_LOOP = 5_000
 _COMPACT_ON_LOOP_BYTES = 8 << 20
+# From so many records on, those that go do so by arrays.
+_MANY = 128
+# So many objects are freed at a time, in about half a millisecond.
+_FREED = 2_000
 # Deadlines kept beyond two per record before the stale ones are dropped.
 _STALE_MIN = 64
 # How many expired ids MEM.EXPLAIN can still tell from absent ones.
 _EXPIRED_KEPT = 1024
+
+# What a memory is, but for what the server, and who asked it, noted of it.
+_HELD = (
+    *("_bytes", "_due", "_prune_at", "_turns", "entities", "facts", "floor", "next_deadline", "next_id"),
+    *("old_settings", "past", "settings", "table", "updated_at"),
+)
 
 run = ranking.run
 run_together = ranking.run_together
@@ -83,6 +93,7 @@ class Memory:
         "updated_at",
         "use_count",
         "used_at",
+        "version",
         "vocabulary",
         "watched_deadline",
     )
@@ -92,6 +103,7 @@ class Memory:
         self.vocabulary = vocabulary
         self.created_at = at
         self.updated_at = at
+        self.version = 0  # the keyspace's: how many entries changed it
         self.next_id = 1  # the counter behind automatic ids
         self.next_deadline = NEVER
         self.used_at = 0  # the server's (eviction.py): when a command used it, unix ms, and how many did, faded to then
@@ -133,7 +145,8 @@ class Memory:
     def record_bytes(self) -> int:
         """What the current records, valid or not, count for MAXBYTES (retention.py)."""
         if self._bytes < 0:
-            self._bytes = sum(all_record_bytes(table, self.settings.dim) for table in self._tables())
+            dim = self.settings.dim
+            self._bytes = sum(bytes_of_rows(table, list(table.by_id.values()), dim) for table in self._tables())
         return self._bytes
 
     def bytes_of(self, record_id: bytes) -> int:
@@ -387,29 +400,38 @@ class Memory:
 
     def remove(self, record_id: bytes, at: int) -> None:
         """Delete a record that is there."""
+        self._remove(record_id, at)
+        self._changed(at)
+
+    def _remove(self, record_id: bytes, at: int) -> None:
         table, slot = self._found(record_id)
         serial = table.serial(slot)
         self._end(table, slot, at)
         self._keep_deadline(record_id, serial, table.deadline(slot))
         table.order.remove(serial)
         self._set_next_deadline()
+
+    def remove_all(self, ids: Sequence[bytes], at: int) -> None:
+        """Delete records that are there."""
+        if self.settings.history or len(ids) < _MANY:
+            for record_id in ids:
+                self._remove(record_id, at)
+        else:
+            self._drop_all(ids)
         self._changed(at)
 
     def forget(self, ids: Sequence[bytes], serials: Sequence[int], at: int) -> None:
         """Delete the current records `ids` and every version of them, and what is left of records that have gone, by
         their serials."""
-        gone = set(serials)
-        for record_id in ids:
-            table, slot = self._found(record_id)
-            serial = table.serial(slot)
-            self._unlink(table, slot)
-            table.forget(record_id)
-            self._kill_versions(record_id, serial)
-        if gone and self.past is not None:
-            past = self.past
-            held = np.isin(past.wide[SERIAL, : past.n], np.array(sorted(gone))) & past.alive()
-            for slot in np.flatnonzero(held).tolist():
-                past.kill(slot)
+        if serials or len(ids) >= _MANY:
+            self._drop_versions(np.concatenate((self._drop_all(ids), np.array(serials, np.int64))))
+        else:
+            for record_id in ids:
+                table, slot = self._found(record_id)
+                serial = table.serial(slot)
+                self._unlink(table, slot)
+                table.forget(record_id)
+                self._kill_versions(record_id, serial)
         self._changed(at)
 
     def set_meta(self, record_id: bytes, meta: tuple[bytes, ...], at: int) -> None:
@@ -450,6 +472,8 @@ class Memory:
             found = self._find(record_id)
             if found is not None and found[0].serial(found[1]) == serial and not found[0].vector(found[1]):
                 found[0].fill(found[1], vector)
+        for table in self._tables():
+            table.sort_vectors()
         self._changed(at)
 
     def switch(self, settings: Settings, at: int) -> None:
@@ -510,9 +534,12 @@ class Memory:
     def expire(self, now: int) -> list[bytes]:
         """Drop the records whose deadline is `now` or earlier, and let those cross over whose moment has come; the ids
         of the dropped, in the order of their deadlines."""
-        gone = []
+        gone: list[bytes] = []
         due = self._due
         while due and due[0][0] <= now:
+            if len(gone) == _MANY:
+                gone += self._expire_all(now)
+                break
             deadline, record_id, serial = heappop(due)
             found = self._find(record_id)
             if found is not None and found[0].serial(found[1]) == serial:
@@ -522,12 +549,12 @@ class Memory:
                 self._unlink(table, slot)
                 table.forget(record_id)
                 gone.append(record_id)
-                self._expired[record_id] = None
-                if len(self._expired) > _EXPIRED_KEPT:
-                    del self._expired[next(iter(self._expired))]
             elif self._last_deadline(record_id, serial) != deadline:
                 continue
             self._kill_versions(record_id, serial)
+        self._expired.update(dict.fromkeys(gone[-_EXPIRED_KEPT:]))
+        while len(self._expired) > _EXPIRED_KEPT:
+            del self._expired[next(iter(self._expired))]
         turns = self._turns
         while turns and turns[0][0] <= now:
             self._place(heappop(turns)[1], now)
@@ -537,6 +564,33 @@ class Memory:
         if gone or self.past is not None:
             self._compact_if_worth()
         return gone
+
+    def _expire_all(self, now: int) -> list[bytes]:
+        """Drop what is due by `now`, at once; the ids, in the order of their deadlines."""
+        ids: list[bytes] = []
+        deadlines, serials = [], []
+        for table in self._tables():
+            mask = (table.wide[DEADLINE, : table.n] <= now) & table.alive()
+            if table.side is not None:
+                mask &= table.side.cols[KNOWN_TO, : table.n] == NEVER
+            slots = np.flatnonzero(mask)
+            deadlines.append(table.wide[DEADLINE, slots])
+            some = [table.ids[slot] for slot in slots.tolist()]
+            for record_id in some:
+                del table.by_id[record_id]
+            ids += some
+            serials.append(self._drop_rows(table, slots))
+        order = np.lexsort((np.concatenate(serials), np.concatenate(deadlines)))
+        self._drop_versions(np.concatenate(serials))
+        due, self._due = self._due, [each for each in self._due if each[0] > now]
+        heapify(self._due)
+        if self.past is not None and self.past.versions:  # of records that had gone before
+            for deadline, record_id, serial in due:
+                if deadline <= now and self._last_deadline(record_id, serial) == deadline:
+                    found = self._find(record_id)
+                    if found is None or found[0].serial(found[1]) != serial:
+                        self._kill_versions(record_id, serial)
+        return [ids[place] for place in order.tolist()]
 
     def prune(self, now: int) -> None:
         """Drop the versions, and settings, that history does not hold any more."""
@@ -549,8 +603,7 @@ class Memory:
             known_to = past.side.cols[KNOWN_TO, : past.n]
             # Without history none is held, also where the clock was set back behind its end.
             gone = known_to <= horizon if self.settings.history else known_to != NEVER
-            for slot in np.flatnonzero(gone & past.alive()).tolist():
-                past.kill(slot)
+            past.kill_all(np.flatnonzero(gone & past.alive()))
             left = known_to[(known_to != NEVER) & past.alive()]
             if len(left):
                 self._prune_after(int(left.min()))
@@ -568,7 +621,7 @@ class Memory:
         self.next_deadline = min(due[0][0] if due else NEVER, turns[0][0] if turns else NEVER, self._prune_at)
 
     def copy(self) -> Memory:
-        """An independent twin."""
+        """An independent twin, in some milliseconds for a hundred thousand records: see Table.copy."""
         twin = Memory(self.settings, self.vocabulary, self.created_at)
         twin.updated_at = self.updated_at
         twin.next_id = self.next_id
@@ -584,8 +637,32 @@ class Memory:
         twin._due = list(self._due)
         twin._turns = list(self._turns)
         twin._prune_at = self._prune_at
+        twin._bytes = self._bytes
         twin._expired = dict(self._expired)
         return twin
+
+    def become(self, twin: Memory) -> None:
+        """Hold what `twin` holds, a copy that has changed since; it gets what was here."""
+        for name in _HELD:
+            mine = getattr(self, name)
+            setattr(self, name, getattr(twin, name))
+            setattr(twin, name, mine)
+        self.texts, self._picks = (), None
+
+    def objects(self) -> list[list[Any]]:
+        """What takes long to free, one by one, in lists of its own."""
+        found: list[list[Any]] = [list(self._due), list(self._turns)]
+        for table in self._tables():
+            found += [list(table.ids), list(table.texts), list(table.metas), list(table.tags)]
+            found.append(list(table.by_id.values()))
+            if table.side is not None:
+                found.append(list(table.side.facts))
+            if table.postings is not None:
+                found.append(table.postings.lists())
+        for part in (self.facts, self.entities):
+            if part is not None:
+                found += part.objects()
+        return found
 
     @classmethod
     def restored(
@@ -630,8 +707,13 @@ class Memory:
     def settle(self, now: int) -> None:
         """Let every record that is in the wrong table cross over."""
         for table in self._tables():
-            for record_id in list(table.by_id) if table.side is not None else ():
-                self._place(record_id, now)
+            if table.side is None:
+                continue
+            cols = table.side.cols[:, : table.n]
+            counts = (cols[VALID_AT] <= now) & (now < np.minimum(cols[VALID_UNTIL], cols[INVALID_AT]))
+            current = table.alive() & (cols[KNOWN_TO] == NEVER)
+            for slot in np.flatnonzero(current & (counts != (table is self.table))).tolist():
+                self._place(table.ids[slot], now)
         self._set_next_deadline()
 
     def _index_facts(self, table: Table) -> None:
@@ -663,13 +745,16 @@ class Memory:
         """The current row at `slot` is about to go."""
         if self._bytes >= 0:
             self._bytes -= self._bytes_of(table, slot)
-        extra = table.extra(slot)
+        self._unindex(table, slot)
+
+    def _unindex(self, table: Table, slot: int) -> None:
+        fact = table.fact(slot)
         for index in self.texts:
-            if index.facts or extra is None or extra.fact is None:
+            if index.facts or fact is None:
                 index.discard(table.ids[slot], table.texts[slot])
-        if extra is not None and extra.fact is not None:
+        if fact is not None and table.side is not None:
             assert self.facts is not None
-            self.facts.remove(table.ids[slot], extra.fact, extra.valid_until)
+            self.facts.remove(table.ids[slot], fact, int(table.side.cols[VALID_UNTIL, slot]))
 
     def _need_past(self) -> Table:
         if self.past is None:
@@ -704,6 +789,33 @@ class Memory:
             if until > extra.since:
                 self._move(past, slot, past, extra._replace(known_to=until))
                 self._prune_after(until)
+
+    def _drop_all(self, ids: Sequence[bytes]) -> Int64s:
+        """Current records go, be they many; their serials. Versions of them that history holds stay."""
+        serials = []
+        for table in self._tables():
+            by_id = table.by_id
+            slots = [slot for each in ids if (slot := by_id.pop(each, -1)) >= 0]
+            serials.append(self._drop_rows(table, np.sort(np.array(slots, np.int64))))
+        return np.concatenate(serials)
+
+    def _drop_rows(self, table: Table, slots: Int64s) -> Int64s:
+        """The current rows at `slots`, ascending, which `by_id` names no more, go; their serials."""
+        if self._bytes >= 0:
+            self._bytes -= bytes_of_rows(table, slots.tolist(), self.settings.dim)
+        if self.texts or table.side is not None:
+            for slot in slots.tolist():
+                self._unindex(table, slot)
+        serials: Int64s = table.wide[SERIAL, slots]
+        table.order.remove_all(serials.tolist())
+        table.kill_all(slots)
+        return serials
+
+    def _drop_versions(self, serials: Int64s) -> None:
+        """The versions that history holds of these records go."""
+        past = self.past
+        if past is not None and past.versions and len(serials):
+            past.kill_all(np.flatnonzero(past.alive() & np.isin(past.wide[SERIAL, : past.n], serials)))
 
     def _kill_versions(self, record_id: bytes, serial: int) -> None:
         past = self.past
@@ -878,14 +990,12 @@ class Memory:
 
     def _forget_stale(self) -> None:
         """Drop the deadlines that were moved since: a TTL renewed at each use would pile them up."""
-        due = []
+        due: list[tuple[int, bytes, int]] = []
         for table in self._tables():
-            deadlines = table.wide[DEADLINE]
-            due += [
-                (int(deadlines[slot]), key, table.serial(slot))
-                for key, slot in table.by_id.items()
-                if deadlines[slot] < NEVER
-            ]
+            slots = np.fromiter(table.by_id.values(), np.int64, len(table.by_id))
+            slots = slots[table.wide[DEADLINE, slots] < NEVER]
+            ids = [table.ids[slot] for slot in slots.tolist()]
+            due += zip(table.wide[DEADLINE, slots].tolist(), ids, table.wide[SERIAL, slots].tolist(), strict=True)
         past = self.past
         for record_id in past.versions if past is not None else ():
             assert past is not None
@@ -901,17 +1011,19 @@ class Memory:
     def _forget_stale_turns(self, now: int) -> None:
         """Keep only the next turn, after `now`, of each record; -NEVER for now: the next that may be, by where
         the record stands."""
-        turns = []
+        turns: list[tuple[int, bytes]] = []
         for table in self._tables():
             if table.side is None:
                 continue
-            for record_id, slot in table.by_id.items():
-                extra = table.extra(slot)
-                assert extra is not None
-                # One in `table` has begun.
-                turn = extra.next_turn(max(now, extra.valid_at) if table is self.table else now)
-                if turn < NEVER:
-                    turns.append((turn, record_id))
+            slots = np.fromiter(table.by_id.values(), np.int64, len(table.by_id))
+            valid_at, until = table.side.cols[VALID_AT, slots], table.side.cols[VALID_UNTIL, slots]
+            until = np.minimum(until, table.side.cols[INVALID_AT, slots])
+            # As Extra.next_turn has it; one in `table` has begun.
+            begins = (now < valid_at) if table is not self.table else np.zeros(len(slots), np.bool_)
+            turn = np.where(begins & (valid_at < until), valid_at, np.where(begins | (until <= now), NEVER, until))
+            coming = turn < NEVER
+            ids = [table.ids[slot] for slot in slots[coming].tolist()]
+            turns += zip(turn[coming].tolist(), ids, strict=True)
         self._turns = turns
         heapify(self._turns)
 
@@ -999,3 +1111,20 @@ class Compaction:
                 continue
             memory._move(old, slot, new, old.extra(slot))
         memory._swap(old, new)
+
+
+def size(thing: Memory | list[Any]) -> int:
+    """How many records or objects go with it."""
+    return thing.table.n if isinstance(thing, Memory) else len(thing)
+
+
+def free(things: list[Memory | list[Any]]) -> None:
+    """Let go of memories and lists that nobody needs any more, and empty the list; for a thread, which holds the
+    interpreter for a few objects at a time. What a reader still holds goes with the reader."""
+    while things:
+        thing = things.pop()
+        held = [thing] if isinstance(thing, list) else thing.objects() if size(thing) > _FREED else []
+        del thing
+        for objects in held:
+            while objects:
+                del objects[-_FREED:]

@@ -51,10 +51,13 @@ class PostingList:
 class Postings:
     """All posting lists of one memory."""
 
-    __slots__ = ("_capacity", "_lists", "live_terms")
+    __slots__ = ("_capacity", "_lists", "_shared", "live_terms")
 
     def __init__(self) -> None:
         self._lists: dict[int, PostingList] = {}
+        # Those of a moment when this was copied, which two or more have in common: nobody writes to them. One that is
+        # to be written to gets a twin in `_lists`, which goes first.
+        self._shared: dict[int, PostingList] = {}
         self._capacity = 0  # postings that the arrays have room for
         self.live_terms = 0  # terms with df > 0
 
@@ -72,8 +75,27 @@ class Postings:
         postings._capacity = len(data)
         return postings
 
+    def copy(self) -> Postings:
+        """An independent twin."""
+        self._shared, self._lists = {**self._shared, **self._lists}, {}
+        twin = Postings()
+        twin._shared, twin._capacity, twin.live_terms = self._shared, self._capacity, self.live_terms
+        return twin
+
+    def lists(self) -> list[PostingList]:
+        return [*self._lists.values(), *self._shared.values()]
+
     def get(self, term: int) -> PostingList | None:
-        return self._lists.get(term)
+        return self._lists.get(term) or self._shared.get(term)
+
+    def _own(self, term: int) -> PostingList | None:
+        """The term's list, to be written to."""
+        posting = self._lists.get(term)
+        if posting is None and (shared := self._shared.get(term)) is not None:
+            # Without the room behind it, which is not its own.
+            posting = PostingList(shared.data[: shared.n], shared.n, shared.df, shared.most)
+            self._lists[term] = posting
+        return posting
 
     def extend(
         self,
@@ -97,6 +119,8 @@ class Postings:
             sorted_terms[starts].tolist(), starts.tolist(), ends.tolist(), live.tolist(), largest.tolist(), strict=True
         ):
             posting = lists.get(term)
+            if posting is None and self._shared:
+                posting = self._own(term)
             if posting is None:
                 lists[term] = PostingList(data[start:end].copy(), end - start, df, most)
                 capacity += end - start
@@ -120,11 +144,24 @@ class Postings:
     def remove(self, terms: Sequence[int]) -> None:
         """A row with these terms died."""
         for term in terms:
-            posting = self._lists[term]
+            posting = self._lists.get(term) or self._own(term)
+            assert posting is not None
             posting.df -= 1
+            if posting.df == 0:
+                self.live_terms -= 1
+
+    def remove_all(self, terms: npt.NDArray[np.uint32]) -> None:
+        """Rows died: their terms, each as often as rows had it."""
+        counts = np.bincount(terms)
+        gone = np.flatnonzero(counts)
+        for term, count in zip(gone.tolist(), counts[gone].tolist(), strict=True):
+            posting = self._lists.get(term) or self._own(term)
+            assert posting is not None
+            posting.df -= count
             if posting.df == 0:
                 self.live_terms -= 1
 
     def nbytes(self) -> int:
         # A list is its object (64), an array object (112 and 32) with rounding (16), and the number of its term (32).
-        return 8 * self._capacity + 256 * len(self._lists) + getsizeof(self._lists)
+        lists = max(len(self._shared), len(self._lists))
+        return 8 * self._capacity + 256 * lists + getsizeof(self._lists) + getsizeof(self._shared)

@@ -12,6 +12,7 @@ key, smaller id). No row is left out by a window of candidates, and a reported s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,8 @@ from .selection import floor_of_best
 
 # So many candidates are scored at once; of more, float32 first tells which can be on the page.
 _CLOSE_MIN = 32
+# The same where loops are compiled: the exact similarity of a row then takes half a microsecond.
+_CLOSE_MIN_COMPILED = 256
 # Products of one scan at most, in numbers: how many queries share it is limited by that.
 _SCAN_PRODUCTS = 16 << 20
 # A heap is how compiled loops find the best; for more than so many numpy is faster.
@@ -35,6 +38,17 @@ _HEAP_MAX = 512
 _NONE32: Any = np.zeros(0, np.float32)
 _NONE: Any = np.zeros(0)
 _NOWHERE: Any = np.zeros(0, np.int64)
+
+
+_threads = threading.local()
+
+
+def _scratch(n: int) -> Any:
+    """Room for `n` float32 of this thread: new memory would be a page fault for each thousand of them."""
+    held = getattr(_threads, "scratch", None)
+    if held is None or len(held) < n:
+        held = _threads.scratch = np.empty(n + (n >> 1), np.float32)
+    return held
 
 
 def run(plan: Plan) -> Result:
@@ -180,7 +194,7 @@ class Ranking(Matches):
                 low, high = low[places], high[places]
             left = np.flatnonzero(high >= floor_of_best(low, need))
         places = left if places is None else places[left]
-        if self.coarse and len(places) > max(_CLOSE_MIN, need):
+        if self.coarse and len(places) > max(_CLOSE_MIN if kernels.loops is None else _CLOSE_MIN_COMPILED, need):
             low, high = self.final_bounds(places)
             places = places[high >= floor_of_best(low, need)]
         return places
@@ -231,6 +245,7 @@ class Ranking(Matches):
                 per_word,
                 slack,
                 need,
+                _scratch(len(values)),
             )
             return found_at
         if linear:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -83,6 +84,12 @@ class Uses:
         twin._count, twin._at = self._count[rows], self._at[rows]
         return twin
 
+    def copy(self) -> Uses:
+        """An independent twin."""
+        twin = Uses(0)
+        twin._count, twin._at = self._count.copy(), self._at.copy()
+        return twin
+
     def nbytes(self) -> int:
         return self._count.nbytes + self._at.nbytes + 300
 
@@ -95,13 +102,13 @@ def record_bytes(
     return total if fact is None else total + len(fact.quote)
 
 
-def all_record_bytes(table: Table, dim: int) -> int:
-    """What all current records of a table count; a million of them in about 0.3 s."""
-    slots = list(table.by_id.values())
-    texts, metas, tags = table.texts, table.metas, table.tags
-    total = sum(map(len, table.by_id)) + sum(len(texts[slot]) for slot in slots)
-    total += sum(len(word) for slot in slots for word in metas[slot])
-    total += sum(len(tag) for slot in slots for tag in tags[slot])
+def bytes_of_rows(table: Table, slots: list[int], dim: int) -> int:
+    """What these records of a table count; a hundred thousand of them in about 20 ms."""
+    total = 0
+    for words in (table.ids, table.texts):
+        total += sum(map(len, [words[slot] for slot in slots]))
+    for held in (table.metas, table.tags):
+        total += sum(map(len, chain.from_iterable([held[slot] for slot in slots])))
     total += 4 * dim * int(np.count_nonzero(table.narrow[VROW, slots] >= 0)) if slots else 0
     if table.side is not None:
         facts = table.side.facts

@@ -10,6 +10,7 @@ sixteen takes three times as long as for one.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _MATRIX_MIN = 5
 # Of fewer rows the float32 numbers are as quickly read as the codes, and are closer.
 _ROWS_MIN = 128
+# 8 MB that a thread keeps.
+_KEPT_PRODUCTS = 2 << 20
 # Rounding of an estimate beside what Scan.rest says, as a share of |x|: the product's scaling, and lengths that are 1
 # only to float32.
 _ROUNDING = 1e-6
@@ -41,8 +44,23 @@ class Scan(NamedTuple):
     errors: AnyFloats | None  # of the rows' codes, (n,); None: all products are float32
 
 
+_threads = threading.local()
+
+
+def _room(m: int, n: int, dtype: type[np.floating[Any]]) -> AnyFloats:
+    """An array (m, n) with anything in it. Smaller ones are this thread's last one again: new memory is a page fault
+    for each thousand numbers."""
+    if m * n > _KEPT_PRODUCTS or dtype is not np.float32:
+        return np.empty((m, n), dtype)
+    held: AnyFloats | None = getattr(_threads, "products", None)
+    if held is None or held.size < m * n:
+        held = _threads.products = np.empty(m * n + (m * n >> 2), np.float32)
+    return held[: m * n].reshape(m, n)
+
+
 def scan(view: View, queries: list[Floats]) -> list[Scan]:
-    """Multiply each query (dim,) with the first `vector_n` rows of the view's table."""
+    """Multiply each query (dim,) with the first `vector_n` rows of the view's table. The products stand until this
+    thread scans again."""
     n = view.vector_n
     units = np.stack([_unit(query) for query in queries])
     codes = view.codes
@@ -50,7 +68,7 @@ def scan(view: View, queries: list[Floats]) -> list[Scan]:
     if n >= coding.CODES_MIN and coding.available():
         codes.extend(view.blocks, n)
         coded = min(codes.n, n)
-    values = np.empty((len(queries), n), np.float32 if view.settings.metric == "COSINE" or not coded else np.float64)
+    values = _room(len(queries), n, np.float32 if view.settings.metric == "COSINE" or not coded else np.float64)
     rests: Floats = np.zeros(len(queries))
     if coded:
         rests = codes.products(coded, units, values)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from sys import getsizeof
 from typing import Generic, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 
 _MIN_HOLES = 64
@@ -46,10 +48,25 @@ class ScanOrder(Generic[T]):
         """Forget the item with `serial`, which is there."""
         self._items[bisect_left(self._serials, serial)] = None
         self._holes += 1
+        self._close_holes()
+
+    def remove_all(self, serials: list[int]) -> None:
+        """Forget the items with these serials, which are there."""
+        items = self._items
+        for at in np.searchsorted(np.array(self._serials), np.array(serials, np.int64)).tolist():
+            items[at] = None
+        self._holes += len(serials)
+        self._close_holes()
+
+    def clear(self) -> None:
+        """Forget all items; serials go on where they were."""
+        self._serials, self._items, self._holes = array("q"), [], 0
+
+    def _close_holes(self) -> None:
         if self._holes > _MIN_HOLES and self._holes * 2 > len(self._items):
-            kept = [(s, item) for s, item in zip(self._serials, self._items, strict=True) if item is not None]
-            self._serials = array("q", [s for s, _ in kept])
-            self._items = [item for _, item in kept]
+            pairs = zip(self._serials, self._items, strict=True)
+            self._serials = array("q", [serial for serial, item in pairs if item is not None])
+            self._items = [item for item in self._items if item is not None]
             self._holes = 0
 
     def page(self, cursor: int, count: int) -> tuple[int, list[T]]:

@@ -139,6 +139,12 @@ class Side:
         side.hold([self.facts[slot] for slot in keep.tolist()])
         return side
 
+    def copy(self) -> Side:
+        """An independent twin, which shares the rows: the room behind them is not its own."""
+        side = Side()
+        side.cols, side.facts, side._fact_bytes = self.cols[:, : len(self.facts)], list(self.facts), self._fact_bytes
+        return side
+
     def nbytes(self) -> int:
         return self.cols.nbytes + 8 * len(self.facts) + self._fact_bytes
 

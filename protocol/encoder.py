@@ -19,10 +19,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from .reply import OK, PONG, QUEUED, Encoded, ErrorReply, NullArrayType, Push, Replies, SetReply, SimpleString, Verbatim
+from .reply import (
+    OK,
+    PONG,
+    QUEUED,
+    Encoded,
+    ErrorReply,
+    NullArrayType,
+    Push,
+    Ready,
+    Replies,
+    SetReply,
+    SimpleString,
+    Verbatim,
+)
 
 Scalar = Callable[[Any], bytes]
 
+MANY: Final = 64
 CRLF: Final = b"\r\n"
 # Not a range(): `in` walks through it number by number for a subclass of int.
 _INT64_MIN: Final = -(2**63)
@@ -44,6 +58,31 @@ def encode(reply: object, proto: int) -> bytes:
         return scalar(reply)
     parts: list[bytes] = []
     _append(parts, reply, proto, {})
+    return b"".join(parts)
+
+
+def encode_within(reply: object, proto: int, most: int) -> bytes | None:
+    """As `encode`; None where that is more than `most` bytes (0: any number), found out before it takes much more.
+
+    A short request can name one large value again and again, which then is one in memory and many in the reply. So a
+    list of MANY items or more is added up while it is encoded; what is shorter is not worth that.
+    """
+    if not most or type(reply) is not list or len(reply) < MANY:
+        return encode(reply, proto)
+    parts = [b"*%d\r\n" % len(reply)]
+    keys: dict[str, bytes] = {}
+    size = counted = 0
+    scalars = _SCALARS[proto]
+    for item in reply:
+        scalar = scalars.get(type(item))
+        if scalar is not None:
+            parts.append(scalar(item))
+        else:
+            _append(parts, item, proto, keys)
+        size += sum(map(len, parts[counted:]))
+        counted = len(parts)
+        if size > most:
+            return None
     return b"".join(parts)
 
 
@@ -151,6 +190,7 @@ _COMMON: Final[dict[type, Scalar]] = {
     SimpleString: _status,
     ErrorReply: _error,
     Encoded: lambda data: data,
+    Ready: lambda reply: reply.data,
 }
 _SCALARS: Final[dict[int, dict[type, Scalar]]] = {
     2: _COMMON

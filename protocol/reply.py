@@ -66,6 +66,15 @@ class Replies(tuple[Any, ...]):
     __slots__ = ()
 
 
+class Ready:
+    """The bytes of a reply that is too large to be copied once more; the same in both protocols."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
 class Encoded(bytes):
     """A reply in the client's protocol already: a thread encoded it, because it is large."""
 

@@ -198,7 +198,7 @@ class Selector:
         if bar:
             if "|" in entry.name:
                 raise RuleError("Allowing first-arg of a subcommand is not supported")
-            if not argument:
+            if not argument or has_spaces(argument):  # which would be two rules, or two users, in a file
                 raise RuleError(_SYNTAX)
             if not entry.subcommands:
                 self.first_args.setdefault(entry.name, set()).add(argument)
@@ -417,6 +417,10 @@ class User:
         return any(
             selector.allows_command(entry, words) and selector.allows_key(key, READ) for selector in self.selectors
         )
+
+    def may_run(self, entry: Command) -> bool:
+        """Whether the user may run the command, with some words."""
+        return any(selector.allows_command(entry, []) for selector in self.selectors)
 
     def channels_denied(self, channels: Collection[bytes], patterns: Collection[bytes]) -> bool:
         """Whether the user may not listen to one of these."""

@@ -1,7 +1,8 @@
 """The users of a server, and what their rules mean for its clients: checks, refusals, connections that are cut.
 
 Rule 1: a change of a user is whole or not at all: it is made on a copy, which then takes the user's place.
-Rule 2: who is deleted or switched off is out at once, and so is a subscriber who may not hear a channel any more.
+Rule 2: who is deleted or switched off is out at once: connections are closed, and what they have under way writes no
+        more (Client.check_user). So is who listens to a channel, or monitors, and may not any more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from .acl import COMMAND, KEY, Denial, RuleError, User, decoded, default_user, encoded, hash_of, merged
 from .acl_log import AclLog
 from .client_line import client_line
+from .commands import TABLE
 from .errors import CommandError
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from .config import Config
 
 _WRONGPASS = "invalid username-password pair or user is disabled."
+_LISTENS = (
+    "this user has no permissions to listen to what this connection listens to (SUBSCRIBE, PSUBSCRIBE or MONITOR);"
+    " RESET it first"
+)
 _CHANGED = (
     "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer"
     " allowed for the following reason: "
@@ -67,6 +73,8 @@ class Acl:
         if user is None:
             self._refused(ctx, "auth", command, name)
             raise CommandError(_WRONGPASS, "WRONGPASS")
+        if _overhears(ctx, user):
+            raise CommandError(_LISTENS, "NOPERM")
         ctx.log_in(user)
 
     # -- what it may do
@@ -114,6 +122,7 @@ class Acl:
 
     def _refused(self, ctx: Client, reason: str, name: bytes, username: bytes, *, in_multi: bool = False) -> None:
         context = "multi" if in_multi or ctx.multi is not None or ctx.in_exec else "toplevel"
+        ctx.server.stats.denied[reason] += 1
         self.log.add(reason, context, name, username, client_line(ctx, ctx.now).rstrip("\n"), ctx.now)
 
     # -- changes
@@ -143,15 +152,19 @@ class Acl:
         user = self.users.setdefault(new.name, new)
         if user is not new:
             user.become(new)
-        mine = [client for client in self._clients.values() if client.account is user and client.authenticated]
-        self._cut(
-            (client for client in mine if not user.enabled or user.channels_denied(client.channels, client.patterns)),
-            ctx,
-        )
+        mine = [client for client in self._clients.values() if client.account is user]
+        self._cut((client for client in mine if self._must_go(client)), ctx)
         if user is self.default:
             for client in self._clients.values():
                 if not client.authenticated:
                     client.connection.parser.authenticated = self.is_open
+
+    def _must_go(self, client: Client) -> bool:
+        """Whether the rules of its user, as they are now, leave no place for a connection."""
+        if client.authenticated:
+            return not client.account.enabled or _overhears(client, client.account)
+        # It has not logged in, and may go on waiting for that; with what the default user had let it listen to, not.
+        return _overhears(client, client.account if self.is_open else _NOBODY)
 
     def _set_default_password(self, password: str) -> None:
         new = self.default.copy()
@@ -166,6 +179,16 @@ class Acl:
                 client.log_out()  # what EXEC has still to run is nobody's
             else:
                 client.connection.abort()
+
+
+_NOBODY = User("")
+
+
+def _overhears(client: Client, user: User) -> bool:
+    """Whether the client listens to what the user may not."""
+    return user.channels_denied(client.channels, client.patterns) or (
+        client.monitoring and not user.may_run(TABLE["monitor"])
+    )
 
 
 def apply_rules(user: User, rules: Iterable[bytes], *, allchannels: bool) -> None:

@@ -32,7 +32,7 @@ from . import incr, manifest
 from .base import Frozen
 from .entries import Entry
 from .files import Files, Lock
-from .incr import IncrWriter, encode_group
+from .incr import IncrWriter, encode_pieces
 from .log_files import remove_unnamed, stopping, write_base_file
 from .manifest import Manifest, base_name, incr_name
 
@@ -51,6 +51,8 @@ _QUICK_SYNCS = 16
 _STALL_S = 2.0
 # With `no`: what is kept in memory to mend a failed sync (that of WAITAOF, or of a rewrite) must end somewhere.
 _UNSYNCED_BYTES = 1 << 25
+# So much is written by the thread whatever the policy: the loop would wait for the copy, and for the system's cache.
+_LARGE_BYTES = 4 << 20
 
 
 class _NotSynced(OSError):
@@ -75,8 +77,8 @@ class Log:
         self.waiters: set[Connection] = set()
         self.failure: str | None = None
 
-    def append(self, group: list[Entry]) -> None:
-        """Log entries that belong together."""
+    def append(self, group: list[Entry], encoded: bytes | None = None) -> None:
+        """Log entries that belong together; `encoded` is what `encode_group` makes of them, where a thread has."""
 
     def flush(self) -> None:
         """Write what was appended, or see that it is written."""
@@ -119,6 +121,7 @@ class FileLog(Log):
         self._synced = writer.mark
         self._job: Future[Any] | None = None  # what the thread does now; meanwhile the loop leaves the file alone
         self._job_began = 0.0
+        self._job_writes = False  # no reply leaves before it has
         self.timed: Callable[[str, float], None] = lambda event, ms: None  # told on the loop how long the disk took
         self._quick_syncs = 0  # in a row
         self._idle = asyncio.Event()
@@ -146,10 +149,10 @@ class FileLog(Log):
 
     # -- appending
 
-    def append(self, group: list[Entry]) -> None:
-        data = encode_group(group)
-        self._buffer.append(data)
-        self.position += len(data)
+    def append(self, group: list[Entry], encoded: bytes | None = None) -> None:
+        pieces = encode_pieces(group) if encoded is None else [encoded]
+        self._buffer += pieces
+        self.position += sum(map(len, pieces))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush_soon)
@@ -162,14 +165,15 @@ class FileLog(Log):
         if not self._buffer or self.failure is not None:
             return
         if self._job is not None:
-            if self.policy != "always" and self._loop.time() - self._job_began < _STALL_S:
+            if self.policy != "always" and not self._job_writes and self._loop.time() - self._job_began < _STALL_S:
                 self._release(self.position)
             return
         if self.policy == "always" and self._turns:
             return
         groups, self._buffer = self._buffer, []
-        if self.policy == "always":
-            if self._quick_syncs >= _QUICK_SYNCS:
+        is_large = sum(map(len, groups)) > _LARGE_BYTES
+        if self.policy == "always" or is_large:
+            if not is_large and self._quick_syncs >= _QUICK_SYNCS:
                 self._write_here(groups)
             else:
                 self._start(lambda: self._write_and_sync(groups), self.position, groups)
@@ -232,6 +236,7 @@ class FileLog(Log):
         """
         self._idle.clear()
         self._job_began = self._loop.time()
+        self._job_writes = bool(groups)
         self._job = job = self._thread.submit(work)
         job.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._finished, done, position, groups, then)

@@ -44,7 +44,7 @@ usage: recalld [conffile] [--name value ...]
   recalld --bind 0.0.0.0 --requirepass s    several values: --bind 10.0.0.1 ::1
   recalld export memories.jsonl             memories of a running server, as JSON lines (recalld export --help)
   recalld check-aof /var/lib/recalld        whether the log in that `dir` is whole; --fix cuts what is not
-  recalld --check-config /etc/recalld.conf  whether a server could start with it, its TLS files included
+  recalld --check-config /etc/recalld.conf  whether a server could start with it: files, users, packages
   recalld ping                              whether a server answers (exit code 0), for health checks
   recalld mcp --key user:1                  that memory of a running server as tools for an agent (recalld mcp --help)
 
@@ -133,28 +133,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_config(words: Sequence[str]) -> int:
-    """Whether a server could start with these settings; opens no port and no log."""
-    from . import command_modules  # noqa: F401 - the rules of users name commands
-    from .acl_file import load_users
-    from .acl_users import Acl
-    from .metrics import prometheus
-    from .tls import make_context
+    """Say whether a server could start with these settings, and what is wrong if not."""
+    from .check_config import problems
 
     try:
         path, overrides = parse(words)
         if path is None:
             raise ConfigError("recalld --check-config needs the name of a config file")
-        config = Config.load(path, overrides)
-        load_users(config, Acl(config, {}))
-        if config["tls-port"]:
-            make_context(config)
-        if config["metrics-port"]:
-            prometheus()
+        found = list(problems(Config.load(path, overrides)))
     except ConfigError as error:
-        print(error.message, file=sys.stderr)
-        return 1
-    print(f"{path}: good")
-    return 0
+        found = [error.message]
+    for problem in found:
+        print(problem, file=sys.stderr)
+    if not found:
+        print(f"{path}: good")
+    return bool(found)
 
 
 def _start_log(config: Config) -> None:

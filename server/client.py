@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from .commands import PendingWrite
+from .errors import CommandError
 
 if TYPE_CHECKING:
     from ..index.memory import Memory
@@ -126,6 +127,11 @@ class Client:
         if self.connection is not None:
             self.connection.parser.authenticated = authenticated
 
+    def check_user(self) -> None:
+        """Raise CommandError where the user was deleted or switched off since the command began."""
+        if not self.account.enabled or self.server.acl.users.get(self.user) is not self.account:
+            raise CommandError("the user was deleted or switched off meanwhile", "NOPERM")
+
     def look_up(self, key: bytes) -> Memory | None:
         """The memory at `key` for the command that runs, counted as found or missed."""
         server = self.server
@@ -164,8 +170,10 @@ class Client:
                 reply.cancel()
                 return
             try:
+                value = done.result()
                 self.now = self.server.clock()
-                result = finish(done.result())
+                self.check_user()
+                result = finish(value)
             except Exception as error:
                 reply.set_exception(error)
                 return

@@ -59,9 +59,15 @@ def keys_of(entry: Command, words: list[bytes]) -> list[Key]:
             if option == b"ACROSS":
                 across = behind  # the last one counts
         found += [Key(at, "RO access", required=False) for at in across]
-    elif entry.name == "mem.add" and any(option == b"DEDUP" for option, _ in _options(words, 2)):
-        found = [Key(first, "RW access update")]  # the reply tells what is there already
-    elif first == last and entry.name != "mem.add":
+    elif entry.name == "mem.add":
+        if any(option == b"DEDUP" for option, _ in _options(words, 2)):
+            found = [Key(first, "RW access update")]  # the reply tells what is there already
+    elif entry.name == "mem.config":
+        if len(words) == 2:
+            found = [Key(first, "RO access")]  # the settings are shown
+    elif entry.name == "mem.forget":
+        found = [Key(first, "RW access update")]  # the reply tells which there were
+    elif first == last:
         _single[entry.name] = found
     return found
 

@@ -23,5 +23,6 @@ from . import (  # noqa: F401
     recall_commands,
     record_commands,
     slowlog_commands,
+    tool_commands,
     transaction_commands,
 )

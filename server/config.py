@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from .errors import CommandError
 from .glob import glob_match
+from .shown_words import SECRET_SETTINGS
 
 logger = logging.getLogger("recalld")
 
@@ -641,6 +642,9 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def _fatal(where: str, line: str, error: ConfigError) -> ConfigError:
+    name = line.split(None, 1)[0].lower().lstrip("-")
+    if name == "user" or name.encode("utf-8", "surrogateescape") in SECRET_SETTINGS:  # this goes to the log
+        line = f"{line.split(None, 1)[0]} (redacted)"
     return ConfigError(f"\n*** FATAL CONFIG FILE ERROR ***\n{where}\n>>> '{line}'\n{error.message}")
 
 

@@ -9,6 +9,7 @@ Rule 4: the file is replaced at once, or stays as it is: whole in a new file, sy
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -155,16 +156,17 @@ def rewrite(path: str, values: Mapping[str, Any], users: Users | None = None) ->
 
 
 def replace_file(path: str, new: bytes, old: os.stat_result | None) -> None:
-    """Let the file at `path`, no link, hold `new`, with the rights of the `old` one; raises OSError."""
+    """Let the file at `path`, no link, hold `new`, with the rights of the `old` one; raises OSError.
+
+    Only root gives files away, so for others what root owned becomes theirs: /etc/recalld is root's, the server is not.
+    """
     folder = os.path.dirname(path)
     handle, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(new)
-            # It may hold a password: what could not read the old file must not read the new one.
-            os.fchmod(file.fileno(), old.st_mode & 0o7777 if old is not None else 0o600)
-            if old is not None and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(file.fileno(), old.st_uid, old.st_gid)
+            if old is not None:
+                _take_rights(file.fileno(), old)
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, path)
@@ -176,6 +178,21 @@ def replace_file(path: str, new: bytes, old: os.stat_result | None) -> None:
         os.fsync(folder_handle)
     finally:
         os.close(folder_handle)
+
+
+def _take_rights(handle: int, old: os.stat_result) -> None:
+    """Give a new file, which its owner alone may read, the owner, group and mode of the old one."""
+    # It may hold a password: who could not read the old file must not read the new one.
+    mode, new = old.st_mode & 0o777, os.fstat(handle)
+    if old.st_gid != new.st_gid:
+        try:
+            os.fchown(handle, -1, old.st_gid)
+        except PermissionError:
+            mode &= ~0o070
+    if old.st_uid != new.st_uid:
+        with contextlib.suppress(PermissionError):
+            os.fchown(handle, old.st_uid, -1)
+    os.fchmod(handle, mode)
 
 
 def values_of(config: Config) -> dict[str, Any]:

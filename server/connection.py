@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from select import POLLOUT, poll
 from typing import TYPE_CHECKING, Any, cast
 
-from ..protocol.encoder import encode
+from ..protocol.encoder import encode, encode_within
 from ..protocol.errors import ProtocolError
 from ..protocol.parser import Parser
 from ..protocol.reply import Encoded, ErrorReply, Replies
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("recalld")
 
 HIGH_WATER = 1 << 20
+# What is given to a TLS transport at once: as much as the socket's own transport below it takes before it says enough.
+TLS_PIECE = 1 << 16
 SLICE_MS = 2
 # The input that is held is added up once so much has come: after each read it would be a fifteenth of a PING.
 MEASURE_BYTES = 1 << 16
@@ -70,7 +73,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Server, *, over_tls: bool = False) -> None:
         self.server = server
-        self.over_tls = over_tls
+        # Over TLS, what the transport has not been given yet; there only while it takes no more.
+        self.unwritten: deque[memoryview] | None = deque() if over_tls else None
+        self.unwritten_bytes = 0
         self.client: Client = cast(Client, None)
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.parser = Parser(max_bulk_bytes=server.config["proto-max-bulk-len"], max_args=MAX_ARGS)
@@ -83,9 +88,10 @@ class Connection(asyncio.Protocol):
         self.running = False  # in `process`; what a command publishes to its own client comes behind its reply
         self.pushed: list[bytes] = []
         self.held: list[bytes] | None = None  # a command that CLIENT PAUSE holds back
-        self.writable = True
+        self.writable = True  # with nothing in `unwritten`
         self.closing = False
         self.aborted = False
+        self.refused: Future[None] | None = None  # over, when one that was not let in is gone
         self.closing_after_input = False  # no more comes, or is wanted: what has come runs, then we close
         self.stopping = False  # the server is: no further command runs
         self.scheduled = False
@@ -99,6 +105,7 @@ class Connection(asyncio.Protocol):
         refusal = self.server.admit(self)
         if refusal is not None:
             self.closing = True
+            self.refused = self.server.loop.create_future()
             self.transport.write(encode(ErrorReply(refusal), 2))
             self.transport.close()
 
@@ -106,19 +113,23 @@ class Connection(asyncio.Protocol):
         self._forget_waiting()
         if self.client is not None:
             self.server.forget_client(self.client)
+        if self.refused is not None and not self.refused.done():
+            self.refused.set_result(None)
 
     def eof_received(self) -> bool:
         # A half-closed client (`printf ... | nc`) still gets the replies to what it sent. TLS has no such state.
         self.finish()
-        return not self.over_tls
+        return self.unwritten is None
 
     def pause_writing(self) -> None:
         self.writable = False
 
     def resume_writing(self) -> None:
         self.writable = True
-        self.drain()
-        self.process()
+        if self.unwritten:
+            self._write_pieces(self.unwritten)
+        self._drain()
+        self.process()  # before it is closed: commands may have waited for the room
 
     def data_received(self, data: bytes) -> None:
         if self.closing or self.closing_after_input:
@@ -153,10 +164,7 @@ class Connection(asyncio.Protocol):
         next_command = self.parser.next_command
         self.running = True
         while (
-            self.blocked is None
-            and self.writable
-            and self.futures < self.may_wait
-            and self.waiting_bytes < HIGH_WATER
+            self.blocked is None and self.writable and self.futures < self.may_wait and self.waiting_bytes < HIGH_WATER
         ):
             try:
                 args = self.held if self.held is not None else next_command()
@@ -188,7 +196,10 @@ class Connection(asyncio.Protocol):
                     self._wait_for(reply, proto, log_.position != before)
                     proto = 0
             if proto:
-                data = encode(reply, proto)
+                data = encode(reply, proto) if type(reply) is not list else self._encoded(reply, proto)
+                if data is None:
+                    out = []
+                    break
                 if log_.position != before:
                     writes.append(len(out))
                 out.append(data)
@@ -274,7 +285,7 @@ class Connection(asyncio.Protocol):
         if log_.position > log_.released and not log_.gates_reads:
             log_.flush()
         if not self.waiting and (log_.position <= log_.released or not (writes or log_.gates_reads)):
-            self.transport.write(data)
+            self._write(data)
             if len(data) > HIGH_WATER:  # smaller ones stop the commands behind them before they come near a limit
                 self.limit_unsent()
             return
@@ -334,7 +345,7 @@ class Connection(asyncio.Protocol):
             data = self._releasable()
             if not data:
                 return
-            self.transport.write(data)
+            self._write(data)
             if len(data) > HIGH_WATER:
                 self.limit_unsent()
 
@@ -354,7 +365,9 @@ class Connection(asyncio.Protocol):
                     break
                 reply = settled(self.client, entry.name, payload)
                 if entry.proto:
-                    data = encode(reply, entry.proto)
+                    data = self._encoded(reply, entry.proto)
+                    if data is None:
+                        return b""
                     self.server.stats.output_bytes += len(data)
                     out.append(data)
                     size += len(data)
@@ -387,7 +400,7 @@ class Connection(asyncio.Protocol):
         # What a subscriber or monitor is told piles up however slowly it reads; replies wait here, and their queries
         # with them.
         told = subscribed or self.client.monitoring
-        unsent = self.unsent_bytes() if told else self.transport.get_write_buffer_size()
+        unsent = self.unsent_bytes() if told else self._written_bytes()
         if soft and unsent > soft:
             now = self.server.loop.time()
             self.soft_since = self.soft_since or now
@@ -396,13 +409,53 @@ class Connection(asyncio.Protocol):
             self.soft_since = 0.0
             over = False
         if over or (hard and unsent > hard):
-            log.warning("Client %s closed for overcoming of output buffer limits.", self.client.addr)
-            self.server.stats.output_cut_offs += 1
-            self.abort()
+            self.cut_off()
+
+    def cut_off(self) -> None:
+        """End a client that is over its client-output-buffer-limit."""
+        log.warning("Client %s closed for overcoming of output buffer limits.", self.client.addr)
+        self.server.stats.output_cut_offs += 1
+        self.abort()
+
+    @property
+    def most_reply_bytes(self) -> int:
+        """The largest reply that this client may have, 0 for any."""
+        hard: int = self.server.config["client-output-buffer-limit"]["normal"][0]
+        return hard
+
+    def _encoded(self, reply: Any, proto: int) -> bytes | None:
+        """The bytes of a reply; None where there would be too many, and then the client is cut off."""
+        data = encode_within(reply, proto, self.most_reply_bytes)
+        if data is None:
+            self.cut_off()
+        return data
 
     def unsent_bytes(self) -> int:
         """What is held for the client to read."""
-        return self.transport.get_write_buffer_size() + self.waiting_bytes
+        return self._written_bytes() + self.waiting_bytes
+
+    def _written_bytes(self) -> int:
+        """What has left for the client and the socket has not taken."""
+        return self.transport.get_write_buffer_size() + self.unwritten_bytes
+
+    def _write(self, data: bytes) -> None:
+        """Give it to the transport. Over TLS in pieces, and no more while that has enough: what it has encrypted and
+        handed on to the socket's own transport is in no count of its own, so one large write would be in none."""
+        if self.unwritten is None or (self.writable and len(data) <= TLS_PIECE):
+            self.transport.write(data)
+            return
+        self.unwritten.append(memoryview(data))
+        self.unwritten_bytes += len(data)
+        self._write_pieces(self.unwritten)
+
+    def _write_pieces(self, unwritten: deque[memoryview]) -> None:
+        while unwritten and self.writable:
+            data = unwritten.popleft()
+            if len(data) > TLS_PIECE:
+                unwritten.appendleft(data[TLS_PIECE:])
+                data = data[:TLS_PIECE]
+            self.unwritten_bytes -= len(data)
+            self.transport.write(data)
 
     def fileno(self) -> int:
         sock = self.transport.get_extra_info("socket")
@@ -431,7 +484,18 @@ class Connection(asyncio.Protocol):
     @property
     def is_flushed(self) -> bool:
         """Whether the peer has been sent all that it is to get. Over TLS it may yet owe us its goodbye."""
-        return self.closing and not self.transport.get_write_buffer_size()
+        if not self.closing or self._written_bytes():
+            return False
+        return self.unwritten is None or self._socket_takes_more()
+
+    def _socket_takes_more(self) -> bool:
+        """Whether nothing can be left below TLS either, where the last 64 KB are in no count."""
+        number = self.fileno()
+        if number < 0:  # it is closed
+            return True
+        looked = poll()
+        looked.register(number, POLLOUT)
+        return bool(looked.poll(0))
 
     def abort(self) -> None:
         """Close now, whatever is unsent."""
@@ -446,3 +510,6 @@ class Connection(asyncio.Protocol):
                 entry.payload.cancel()  # what has not begun does not
         self.waiting.clear()
         self.waiting_bytes = 0
+        if self.unwritten:
+            self.unwritten.clear()
+        self.unwritten_bytes = 0

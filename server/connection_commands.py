@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _SESSION = "noscript loading stale"
 _HANDSHAKE = "noscript loading stale fast no_auth allow_busy"
 _ADMIN = "admin noscript loading stale"
+# Redis has no limit. ACL LOG, SLOWLOG and the audit keep the name with each entry: a longer one would fill the memory.
+_NAME_BYTES = 256
 
 
 def _integer(word: bytes, complaint: str) -> int:
@@ -178,6 +180,8 @@ def client_setname(ctx: Client, args: list[bytes]) -> SimpleString:
 
 
 def _client_name(word: bytes) -> bytes:
+    if len(word) > _NAME_BYTES:
+        raise CommandError(f"Client names cannot be longer than {_NAME_BYTES} bytes.")
     if not _is_plain(word):
         raise CommandError("Client names cannot contain spaces, newlines or special characters.")
     return word
@@ -200,6 +204,8 @@ def client_setinfo(ctx: Client, args: list[bytes]) -> SimpleString:
     attribute, value = args[0].decode("utf-8", "replace"), args[1]
     if attribute.lower() not in ("lib-name", "lib-ver"):
         raise CommandError(f"Unrecognized option '{attribute}'")
+    if len(value) > _NAME_BYTES:
+        raise CommandError(f"{attribute} cannot be longer than {_NAME_BYTES} bytes.")
     if not _is_plain(value):
         raise CommandError(f"{attribute} cannot contain spaces, newlines or special characters.")
     if attribute.lower() == "lib-name":
@@ -280,7 +286,7 @@ def client_list(ctx: Client, args: list[bytes]) -> Verbatim:
             shown = [client for client in shown if _type_of(client) == kind]
         elif option == b"id" and len(args) > 1:
             ids = [_integer(word, "Invalid client ID") for word in args[1:]]
-            shown = [clients[id_] for id_ in ids if id_ in clients]
+            shown = [clients[id_] for id_ in dict.fromkeys(ids) if id_ in clients]
         else:
             raise syntax_error()
     return Verbatim("".join(client_line(client, ctx.now) for client in shown))

@@ -33,7 +33,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from . import console_facts, console_memories, console_status
 from .console_client import Insider, Refused
-from .console_page import Form, Page, TooLarge, address, asset, page
+from .console_page import Form, Page, TooLarge, address, asset, page, query_of
 from .console_samples import Samples
 from .console_session import Attempts, Sessions, authenticate
 
@@ -44,6 +44,8 @@ log = logging.getLogger("recalld")
 
 _MOST_CONNECTIONS = 128
 _PATIENCE_S = 20
+# Of a form that a stranger may send.
+_LOGIN_BYTES = 16 << 10
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _SECURITY = (
     (
@@ -70,9 +72,11 @@ class _Http(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """One connection, which asks something within _PATIENCE_S or is closed; never more than _MOST_CONNECTIONS."""
+    """One connection, which asks something and takes of the answer within _PATIENCE_S or is closed; never more than
+    _MOST_CONNECTIONS."""
 
-    _was_idle = False
+    _done: object = None  # the request that was answered last
+    _left = 0  # bytes that the browser did not take
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -84,11 +88,13 @@ class _Connection(H11Protocol):
     def _look(self) -> None:
         if self.transport.is_closing():
             return
+        left = self.transport.get_write_buffer_size()
         idle = self.cycle is None or self.cycle.response_complete
-        if idle and (self._was_idle or self.cycle is None):
+        # Since the last look, at the first ever: it took nothing, or had all and asked nothing.
+        if left == self._left if left else idle and self.cycle is self._done:
             self.transport.abort()
             return
-        self._was_idle = idle
+        self._done, self._left = self.cycle if idle else None, left
         self.loop.call_later(_PATIENCE_S, self._look)
 
 
@@ -176,22 +182,22 @@ class Console:
     def refusal(self, request: Request) -> str | None:
         """Why the request is not looked at: it is not for us, or from a page that is not ours, or from afar."""
         host = request.headers.get("host", "")
+        peer = address(request)
+        near = peer in _LOOPBACK or peer.startswith(("127.", "::ffff:127."))
         names = (*_LOOPBACK, self.server.config["console-host"].lower())
-        if self._is_local and (not host or _name_of(host) not in names):
-            # A page whose name was made to point here would otherwise be able to talk to us.
-            return "This console answers only under the names localhost, 127.0.0.1, [::1] and that of console-host."
+        if (near or self._is_local) and (not host or _name_of(host) not in names):
+            # A page whose name was made to point here would otherwise be able to talk to us, from a browser that
+            # protected-mode takes for this machine.
+            return (
+                "From this machine the console answers only under the names localhost, 127.0.0.1, [::1] and that of"
+                " console-host."
+            )
         if request.method == "POST":
             origin = request.headers.get("origin")
             foreign = request.headers.get("sec-fetch-site", "same-origin") != "same-origin"
             if foreign or (origin is not None and origin.partition("://")[2] != host):
                 return "The form came from another page."
-        peer = address(request)
-        if (
-            self.server.config["protected-mode"]
-            and self.server.acl.default.nopass
-            and peer not in _LOOPBACK
-            and not peer.startswith(("127.", "::ffff:127."))
-        ):
+        if self.server.config["protected-mode"] and self.server.acl.default.nopass and not near:
             return "recalld is in protected mode: set a password (requirepass) or turn protected-mode off."
         return None
 
@@ -229,15 +235,14 @@ class Console:
         return Route(path, answer, methods=list(methods))
 
     async def _login(self, request: Request) -> Response:
-        if request.method == "GET":
-            form = Form.of_query(request)
+        try:
+            form = await Form.read(request, _LOGIN_BYTES) if request.method == "POST" else Form.of_query(request)
+        except TooLarge:
+            return PlainTextResponse("The form is too large.\n", 413)
+        if request.method != "POST":
             if self.sessions.find(request.cookies.get(self.cookie, "")) is not None:
                 return RedirectResponse("/", 303)
             return await page(request, "login.html", next=_local(form.text("next")), user="default", error="")
-        try:
-            form = await Form.read(request)
-        except TooLarge:
-            return PlainTextResponse("The form is too large.\n", 413)
         peer, now = address(request), self.server.clock()
         user, target = form.text("user"), _local(form.text("next"))
         wait_s = self.attempts.wait_s(peer, now)
@@ -254,7 +259,10 @@ class Console:
             return await page(request, "login.html", 403, next=target, user=user, error=error)
         self.sessions.end(request.cookies.get(self.cookie, ""))
         forward = RedirectResponse(target, 303)
-        forward.set_cookie(self.cookie, self.sessions.open(known), httponly=True, samesite="strict", path="/")
+        # Behind a proxy with HTTPS the cookie is for HTTPS alone.
+        secure = request.headers.get("origin", "").startswith("https://")
+        token = self.sessions.open(known)
+        forward.set_cookie(self.cookie, token, httponly=True, samesite="strict", path="/", secure=secure)
         return forward
 
     async def _logout(self, page: Page) -> Response:
@@ -305,8 +313,8 @@ def _name_of(host: str) -> str:
 
 
 def _quoted_path(request: Request) -> str:
-    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return quote(path, safe="")
+    query = query_of(request)
+    return quote(request.scope["path"] + (f"?{query}" if query else ""), safe="")
 
 
 def _local(target: str) -> str:

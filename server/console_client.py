@@ -44,6 +44,10 @@ class Refused(Exception):
         self.code, _, self.message = text.partition(" ")
 
 
+class Changed(Exception):
+    """Somebody has been quicker, and nothing was done."""
+
+
 class Insider:
     """One client, for one request or one stream of events; `close` it."""
 
@@ -72,22 +76,26 @@ class Insider:
             return False
         return True
 
-    async def __call__(self, *words: Word) -> Any:
-        """The reply to one command. Raises Refused."""
-        reply = await self._run([_bytes(word) for word in words])
-        reader = hiredis.Reader()
-        reader.feed(reply if isinstance(reply, Encoded) else encode(reply, 3))
-        value = reader.gets()
-        if isinstance(value, hiredis.ReplyError):
-            raise Refused(str(value))
-        return _named(value)
+    async def __call__(self, *words: Word, unless: Callable[[], bool] | None = None) -> Any:
+        """The reply to one command. Raises Refused; Changed where `unless`, asked right before, says so."""
+        return _read(await self._run([_bytes(word) for word in words], unless))
 
-    async def _run(self, words: list[bytes]) -> Any:
+    def at_once(self, *words: Word) -> Any:
+        """The reply to a read, in this turn of the loop: for `unless`. Raises Refused; Changed where a thread makes it,
+        as of a record that is looked for by its content."""
+        reply = execute(self._client, [_bytes(word) for word in words])
+        if isinstance(reply, Future):
+            raise Changed
+        return _read(reply)
+
+    async def _run(self, words: list[bytes], unless: Callable[[], bool] | None) -> Any:
         client, log, place = self._client, self._server.log, self._place
         await asyncio.sleep(0)  # between two commands others have their turn
         while True:
             before = log.position
             try:
+                if unless is not None and unless():
+                    raise Changed
                 reply = execute(client, words)
                 break
             except Paused:
@@ -180,6 +188,16 @@ class _Place:
 
 def _bytes(word: Word) -> bytes:
     return word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogateescape")
+
+
+def _read(reply: Any) -> Any:
+    """What a client reads of it. Raises Refused."""
+    reader = hiredis.Reader()
+    reader.feed(reply if isinstance(reply, Encoded) else encode(reply, 3))
+    value = reader.gets()
+    if isinstance(value, hiredis.ReplyError):
+        raise Refused(str(value))
+    return _named(value)
 
 
 def _named(value: Any) -> Any:

@@ -19,7 +19,10 @@ _FACTS = 60
 _OTHERS = 40
 _STEPS = 100
 _NODES = 150
-_EDGES = 1000
+# Entities and facts that a graph is made of: so many replies of a thousand.
+_REPLIES = 10
+# Entities in the list below it.
+_LISTED = 200
 
 
 async def facts(page: Page) -> Response:
@@ -135,12 +138,9 @@ async def entities(page: Page) -> Response:
     """The entities that are named the most as a graph, and a list of all."""
     key, form = page.key, page.form
     limit = form.number("nodes", 60, 2, _NODES)
-    reply, error = await page.attempt(
-        "MEM.ENTITIES", key, "LIMIT", 1000, *(["TYPE", form.text("type")] if form.text("type") else [])
-    )
-    total, found = reply or (0, [])
-    reply, facts_error = await page.attempt("MEM.FACTS", key, "LIMIT", _EDGES)
-    _, facts_found = reply or (0, [])
+    typed = ["TYPE", form.text("type")] if form.text("type") else []
+    total, found, error = await _thousands(page, "MEM.ENTITIES", key, *typed)
+    facts_total, facts_found, facts_error = await _thousands(page, "MEM.FACTS", key)
     drawing, left_out = await asyncio.to_thread(_graph, key, found, facts_found, limit)
     return await page.show(
         "entities.html",
@@ -148,18 +148,38 @@ async def entities(page: Page) -> Response:
         form=form,
         error=error or facts_error,
         entities=found,
+        listed=found[:_LISTED],
         total=total,
+        unseen=max(0, total - len(found)),
+        facts_seen=len(facts_found),
+        facts_unseen=max(0, facts_total - len(facts_found)),
         drawing=drawing,
         left_out=left_out,
         limit=limit,
     )
 
 
+async def _thousands(page: Page, *words: Word) -> tuple[int, list[dict[str, Any]], str]:
+    """How many a command lists in all, the first thousands of them, and its error."""
+    total = 0
+    found: list[dict[str, Any]] = []
+    for number in range(_REPLIES):
+        reply, error = await page.attempt(*words, "LIMIT", 1000, "OFFSET", 1000 * number)
+        if error:
+            return total, found, error
+        total, some = reply
+        found += some
+        if len(found) >= total or not some:
+            break
+    return total, found, ""
+
+
 def _graph(
     key: bytes, found: list[dict[str, Any]], facts_found: list[dict[str, Any]], limit: int
 ) -> tuple[str, int]:
-    """The drawing, and how many entities did not fit. A subject that is no entity is a node too."""
-    found = sorted(found, key=lambda entity: (-entity["facts"], entity["name"], entity["type"]))
+    """The drawing, and how many entities did not fit; puts those with the most facts first. A subject that is no entity
+    is a node too."""
+    found.sort(key=lambda entity: (-entity["facts"], entity["name"], entity["type"]))
     shown = found[:limit]
     places: dict[bytes, int] = {}
     typed: dict[tuple[bytes, bytes], int] = {}

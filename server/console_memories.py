@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from .console_client import Word
-from .console_page import Form, Page, link, text
+from .console_client import Changed, Refused, Word
+from .console_page import Form, Page, link, survives, text
 from .console_samples import Size
 from .console_session import may
 from .console_svg import stacked_bar
@@ -23,6 +23,7 @@ _SCAN = 500
 _SORTS = ("name", "records", "bytes", "growth")
 _SIGNALS = ("keyword", "vector", "recency", "importance")
 _SETTINGS = "mode dim metric weights halflife fusion lang k1 b embedder model tagboost history".split()
+_SET = "halflife fusion k1 b history maxrecords maxbytes".split()
 _OPERATORS = "EQ NE GT GTE LT LTE IN NIN CONTAINS PREFIX EXISTS".split()
 
 
@@ -76,7 +77,8 @@ async def _keys(page: Page, search: str) -> AsyncIterator[list[bytes]]:
     """
     words: list[Word] = ["COUNT", _SCAN]
     if search:
-        words += ["MATCH", search if any(special in search for special in "*?[") else f"*{search}*"]
+        is_glob = any(special in search for special in "*?[")
+        words += ["MATCH", search if is_glob else "*" + search.replace("\\", "\\\\") + "*"]
     cursor: Word = 0
     while True:
         cursor, found = await page.run("SCAN", cursor, *words)
@@ -153,7 +155,7 @@ async def query(page: Page) -> Response:
         missing_shown=explained(missing, full, 0) if missing and "score" in missing else None,
         signals=_SIGNALS,
         operators=_OPERATORS,
-        fusion=form.text("fusion"),
+        fusion=form.text("fusion") or text(info["fusion"]),
         limits=_limits(form),
     )
 
@@ -214,27 +216,48 @@ async def record(page: Page) -> Response:
     """Show a record, with a form to change it; or change it."""
     key, form = page.key, page.form
     record_id = form.bytes("id")
-    found = await page.run("MEM.GET", key, record_id, "WITHMETA", "WITHFACT", "WITHVEC")
+    found = await page.run(*_get(key, record_id))
     if found is None:
         return await page.show(
             "message.html", 404, memory=key, title="Not found", text=f"There is no record '{text(record_id)}'."
         )
     if page.request.method == "POST":
-        if form.text("version") != version(found):
-            note = (
+        opened = form.text("version")
+        changes = _changes(form, found, key) if opened == version(found) else []
+        done, note, status = 0, "", 400
+        try:
+            if opened != version(found):
+                raise Changed
+            for words in changes:
+                await page.run(*words, unless=None if done else lambda: version(_current(page, found["id"])) != opened)
+                done += 1
+        except Changed:
+            status, note = 409, (
                 "Nothing was saved: the record has changed since you opened it. Below are your words, and the metadata"
                 " as it is now; what is saved next takes the place of what others wrote."
             )
-            return await _show_record(page, found, 409, note, form)
-        changes = _changes(form, found, key)
-        for words in changes:
-            _, error = await page.attempt(*words)
-            if error:
-                status = {"NOPERM": 403, "OOM": 503, "MISCONF": 503}.get(error.partition(" ")[0], 400)
-                return await _show_record(page, found, status, f"The server refused: {error}", form)
-        return page.to("/memory/record", key=key, id=found["id"], saved=1 if changes else 0)
+        except Refused as error:
+            status = {"NOPERM": 403, "OOM": 503, "MISCONF": 503}.get(error.code, 400)
+            note = f"{'Part of it is saved; the rest was refused' if done else 'The server refused'}: {error}"
+        if not note:
+            return page.to("/memory/record", key=key, id=found["id"], saved=1 if changes else 0)
+        if done or status == 409:
+            found = await page.run(*_get(key, found["id"]))
+            if found is None:
+                return await page.show("message.html", 404, memory=key, title="Not found", text="It was deleted.")
+        return await _show_record(page, found, status, note, form)
     note = {"1": "Saved.", "0": "Nothing was changed."}.get(form.text("saved"), "")
     return await _show_record(page, found, 200, note)
+
+
+def _get(key: bytes, record_id: bytes) -> list[Word]:
+    return ["MEM.GET", key, record_id, "WITHMETA", "WITHFACT", "WITHVEC"]
+
+
+def _current(page: Page, record_id: bytes) -> dict[str, Any] | None:
+    """The record as it is right now."""
+    found: dict[str, Any] | None = page.run.at_once(*_get(page.key, record_id))
+    return found
 
 
 async def _show_record(
@@ -242,9 +265,16 @@ async def _show_record(
 ) -> Response:
     """`given` is what somebody wrote who could not save it: their work is not lost."""
     written = {"text": text(found["text"]), "importance": f"{found['importance']:g}", "ttl": ""}
-    written["tags"] = "\n".join(map(text, found.get("tags", [])))
+    written |= {"tags": "\n".join(map(_shown_tag, found.get("tags", []))), "new_field": "", "new_value": ""}
+    meta = [
+        {"field": field, "value": value, "editable": survives(value), "drop": False}
+        for field, value in sorted(found["meta"].items())
+    ]
     if given is not None:
         written = {name: given.text(name, value) for name, value in written.items()}
+        if given.text("version") == version(found):  # or they are numbered otherwise
+            for at, row in enumerate(meta):
+                row |= {"value": given.text(f"value{at}", text(row["value"])), "drop": bool(given.text(f"drop{at}"))}
     return await page.show(
         "record.html",
         status,
@@ -256,24 +286,27 @@ async def _show_record(
         version=version(found),
         editable=_editable(found),
         written=written,
-        meta=sorted(found["meta"].items()),
+        meta=meta,
         dim=len(found.get("vector") or b"") // 4,
     )
 
 
-def version(found: dict[str, Any]) -> str:
-    """Tells a record from what it was before a change."""
+def version(found: dict[str, Any] | None) -> str:
+    """Tells a record from what it was before a change; of none, nothing."""
+    if found is None:
+        return ""
     kept = sorted((name, value) for name, value in found.items() if name not in ("pttl", "vector"))
     return sha256(repr([*kept, found.get("pttl") == -1.0]).encode()).hexdigest()[:32]
 
 
 def _editable(found: dict[str, Any]) -> bool:
-    """Whether the text survives a browser's form: UTF-8 without control characters."""
-    try:
-        shown = found["text"].decode()
-    except UnicodeDecodeError:
-        return False
-    return "fact" not in found and "\0" not in shown
+    """Whether the text can be written, and survives a browser's form."""
+    return "fact" not in found and survives(found["text"])
+
+
+def _shown_tag(tag: bytes) -> str:
+    """On a line of its own."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text(tag)).strip()
 
 
 def _changes(form: Form, found: dict[str, Any], key: bytes) -> list[list[Word]]:
@@ -283,7 +316,7 @@ def _changes(form: Form, found: dict[str, Any], key: bytes) -> list[list[Word]]:
     fields: list[Word] = []
     for at, (field, value) in enumerate(meta):
         given = form.bytes(f"value{at}")
-        if field not in dropped and _lines(given) != _lines(text(value).encode("utf-8", "surrogateescape")):
+        if field not in dropped and survives(value) and _lines(given) != _lines(value):
             fields += [field, _lines(given)]
     for field, value in zip(form.all("new_field"), form.all("new_value"), strict=False):
         if field:
@@ -308,9 +341,10 @@ def _written(form: Form, found: dict[str, Any]) -> list[Word]:
     old = found["text"]
     given = _lines(form.bytes("text"))
     new = old if given == _lines(old) else given
-    tags = [tag.strip() for tag in form.text("tags").splitlines() if tag.strip()]
-    if tags != [text(tag).strip() for tag in found.get("tags", [])]:
-        words += ["TAGS", len(tags), *tags]
+    tags = [tag.strip() for tag in form.text("tags").split("\n") if tag.strip()]
+    known = {_shown_tag(tag): tag for tag in found.get("tags", [])}
+    if tags != list(known):
+        words += ["TAGS", len(tags), *(known.get(tag, tag) for tag in tags)]
     if form.text("importance") != f"{found['importance']:g}":
         words += ["IMPORTANCE", form.text("importance")]
     if new == old and not words:
@@ -327,14 +361,22 @@ def _lines(value: bytes) -> bytes:
 
 async def delete(page: Page) -> Response:
     """Ask whether a record is to go; then delete it."""
-    key, record_id = page.key, page.form.bytes("id")
+    key, record_id, seen = page.key, page.form.bytes("id"), page.form.text("version")
+    note = ""
     if page.request.method == "POST":
-        await page.run("MEM.DEL", key, record_id)
-        return page.to("/memory", key=key)
-    found = await page.run("MEM.GET", key, record_id)
+        try:
+            # Gone already: as it was to be.
+            unless = (lambda: version(_current(page, record_id)) not in ("", seen)) if seen else None
+            await page.run("MEM.DEL", key, record_id, unless=unless)
+            return page.to("/memory", key=key)
+        except Changed:
+            note = "Nothing was deleted: the record has changed since you opened it."
+    found = await page.run(*_get(key, record_id))
     if found is None:
         return await page.show("message.html", 404, memory=key, title="Not found", text="There is no such record.")
-    return await page.show("delete.html", memory=key, record=found)
+    return await page.show(
+        "delete.html", 409 if note else 200, memory=key, record=found, version=version(found), note=note
+    )
 
 
 # Settings.
@@ -346,15 +388,27 @@ async def settings(page: Page) -> Response:
     error = ""
     if page.request.method == "POST":
         old = await page.run("MEM.CONFIG", key)
+        now = _settings_shown(old)
         words: list[Word] = []
-        weights = [form.text(f"weight_{name}") for name in _SIGNALS]
-        if weights != [f"{old['weights'][name]:g}" for name in _SIGNALS]:
-            words += ["WEIGHTS", *weights]
-        for name in ("halflife", "fusion", "k1", "b", "history"):
-            if form.text(name) and form.text(name) != plain(old[name]):
+        weights = [f"weight_{name}" for name in _SIGNALS]
+        if [form.text(name) for name in weights] != [now[name] for name in weights]:
+            words += ["WEIGHTS", *map(form.text, weights)]
+        for name in _SET:
+            if form.text(name) and form.text(name) != now[name]:
                 words += [name.upper(), form.text(name)]
-        if words:
-            _, error = await page.attempt("MEM.CONFIG", key, *words)
+        opened = form.text("version", _settings_version(old))
+        try:
+            if words:
+                await page.run(
+                    "MEM.CONFIG",
+                    key,
+                    *words,
+                    unless=lambda: _settings_version(page.run.at_once("MEM.CONFIG", key)) != opened,
+                )
+        except Changed:
+            error = "Nothing was saved: the settings have changed since you opened them. Below are yours."
+        except Refused as refusal:
+            error = str(refusal)
         if not error:
             return page.to("/memory/settings", key=key, saved=1)
     info = await page.run("MEM.INFO", key)
@@ -362,11 +416,16 @@ async def settings(page: Page) -> Response:
     config, refused = await page.attempt("MEM.CONFIG", key)
     config = config or {name: value for name, value in info.items() if name in _SETTINGS}
     rows = [(name, value) for name, value in info.items() if name not in config]
+    shown = {} if refused else _settings_shown(config)
+    if error:  # what somebody wrote is not lost
+        shown = {name: form.text(name, value) for name, value in shown.items()}
     return await page.show(
         "settings.html",
         400 if error else 200,
         memory=key,
         config=config,
+        version=_settings_version(config),
+        shown=shown,
         rows=rows,
         error=error,
         refused=refused,
@@ -374,6 +433,16 @@ async def settings(page: Page) -> Response:
         signals=_SIGNALS,
         plain=plain,
     )
+
+
+def _settings_shown(config: dict[str, Any]) -> dict[str, str]:
+    """The fields of the form."""
+    weights = {f"weight_{name}": plain(config["weights"][name]) for name in _SIGNALS}
+    return weights | {name: plain(config[name]) for name in _SET}
+
+
+def _settings_version(config: dict[str, Any]) -> str:
+    return sha256(repr(sorted(config.items())).encode()).hexdigest()[:32]
 
 
 def plain(value: Any) -> str:

@@ -1,7 +1,8 @@
 """What the console's pages have in common: forms, links, and templates with their filters.
 
-Rule 1: keys, ids and whatever a record holds are bytes. In links each byte is percent-encoded, in forms they are UTF-8,
-        on a page what is not is shown as \\xHH; Jinja escapes all of it.
+Rule 1: keys, ids and whatever a record holds are bytes. In links each byte is percent-encoded, in hidden fields each
+        that a browser would change (`field`), in forms they are UTF-8, on a page what is not is shown as \\xHH; Jinja
+        escapes all of it.
 Rule 2: `|safe` is for the drawings of console_svg, which escapes what it is given, and for nothing else.
 """
 
@@ -16,7 +17,7 @@ from functools import cache
 from importlib import resources
 from math import isfinite
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from .console_session import Session
 
 # A form holds a text of mem-max-text-bytes, three bytes for each in the worst case, and metadata.
-_FORM_BYTES = 4 << 20
+FORM_BYTES = 4 << 20
 _FORM_FIELDS = 1000
 _FORM_S = 20
 _FOLDER = "console_pages"
@@ -42,6 +43,26 @@ class TooLarge(Exception):
     """A form that is not read."""
 
 
+def field(name: str, value: bytes) -> tuple[str, str]:
+    """Name and value of a hidden field that brings these bytes back. Where a browser would change them, as it does NUL,
+    line ends and what is no UTF-8, they are percent-encoded and the name says so."""
+    if survives(value) and min(value, default=32) >= 32:
+        return name, value.decode()
+    return f"{name}~", quote(value, safe="")
+
+
+def _whole(name: str, value: str) -> tuple[str, str]:
+    return (name[:-1], unquote(value, errors="surrogateescape")) if name.endswith("~") else (name, value)
+
+
+def survives(value: bytes) -> bool:
+    """Whether a text comes back from a browser's form as it was, but for its line ends."""
+    try:
+        return "\0" not in value.decode()
+    except UnicodeDecodeError:
+        return False
+
+
 class Form:
     """The fields of a form or of a link, each as its last value."""
 
@@ -51,22 +72,24 @@ class Form:
 
     @classmethod
     def of_query(cls, request: Request) -> Form:
-        return cls.parse(request.url.query)
+        """Raises TooLarge."""
+        return cls.parse(query_of(request))
 
     @classmethod
-    async def read(cls, request: Request) -> Form:
-        """The body of a POST. Raises TooLarge."""
+    async def read(cls, request: Request, most: int = FORM_BYTES) -> Form:
+        """The body of a POST, of so many bytes at most. Raises TooLarge."""
         parts, size = [], 0
         try:
             async with asyncio.timeout(_FORM_S):
                 async for chunk in request.stream():
                     size += len(chunk)
-                    if size > _FORM_BYTES:
+                    if size > most:
                         raise TooLarge
                     parts.append(chunk)
         except TimeoutError:
             raise TooLarge from None
-        return cls.parse(b"".join(parts).decode("latin-1"))
+        # In a thread: a large one takes a tenth of a second and more.
+        return await asyncio.to_thread(cls.parse, b"".join(parts).decode("latin-1"))
 
     @classmethod
     def parse(cls, text: str) -> Form:
@@ -76,7 +99,7 @@ class Form:
             )
         except ValueError:
             raise TooLarge from None
-        return cls(pairs)
+        return cls([_whole(name, value) for name, value in pairs])
 
     def text(self, name: str, default: str = "") -> str:
         return self._last.get(name, default)
@@ -130,7 +153,7 @@ async def page(
     request: Request, template: str, status: int = 200, session: Session | None = None, **values: Any
 ) -> Response:
     """Fill a template."""
-    values = {"session": session, "path": request.url.path, "memory": None} | values
+    values = {"session": session, "path": request.scope["path"], "memory": None} | values
 
     def fill() -> bytes:
         # What a link brought may hold bytes that are no UTF-8.
@@ -147,6 +170,12 @@ def link(path: str, **query: Word) -> str:
         if value is not None and (value != "" or name == "key")
     ]
     return path + ("?" + "&".join(pairs) if pairs else "")
+
+
+def query_of(request: Request) -> str:
+    """What stands behind the `?`. Not by `request.url`, which is made of the Host header, be that what it may."""
+    query: bytes = request.scope["query_string"]
+    return query.decode("latin-1")
 
 
 def address(request: Request) -> str:
@@ -168,7 +197,14 @@ def asset(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 def text(value: Any) -> str:
     """Bytes as people read them."""
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    shown = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    return shown.replace("\0", "\\x00")
+
+
+def short(value: Any, length: int = 120) -> str:
+    """The beginning of it, on one line."""
+    # A character has four bytes at most. Of long texts, all of them would take seconds.
+    return cut(text(value[: 4 * length + 4] if isinstance(value, bytes) else value), length)
 
 
 def when(ms: Any) -> str:
@@ -231,8 +267,9 @@ def _environment() -> Environment:
         "bytes": size,
         "number": number,
         "signed": signed,
-        "short": lambda value, length=120: cut(text(value), length),
+        "short": short,
+        "survives": survives,
     }
     environment.filters.update(filters)
-    environment.globals["link"] = link
+    environment.globals |= {"link": link, "field": field}
     return environment

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from .console_client import Insider, Refused
+from .console_client import Insider
 from .console_page import Page, size, text
 from .console_samples import Sample
 from .console_svg import line_chart
@@ -121,36 +123,51 @@ async def events(page: Page) -> Response:
     channel = b"__mem__:" + page.key
     # In the name of the stream, which outlives this request.
     run = Insider(page.console.server, page.run.addr, page.session.account)
-    try:
-        await run("SUBSCRIBE", channel)
-    except Refused:
-        run.close()
-        raise
     page.session.streams += 1
     page.console.streams.add(run)
 
+    def end() -> None:
+        page.session.streams -= 1
+        page.console.streams.discard(run)
+        run.close()
+
     async def lines() -> AsyncIterator[str]:
         console = page.console
-        try:
-            yield "retry: 3000\n\n"
-            while not console.closing:
-                messages = await run.pushed(_HEARTBEAT_S)
-                here = console.sessions.find(page.token, touch=False) is page.session
-                if not here or page.session.account.channels_denied([channel], []):
-                    yield "event: ended\ndata: {}\n\n"
-                    return
-                yield "".join(_event(message, console.server.clock()) for message in messages) or ": here\n\n"
-        finally:
-            page.session.streams -= 1
-            console.streams.discard(run)
-            run.close()
+        yield "retry: 3000\n\n"
+        while not console.closing:
+            messages = await run.pushed(_HEARTBEAT_S)
+            here = console.sessions.find(page.token, touch=False) is page.session
+            if not here or page.session.account.channels_denied([channel], []):
+                yield "event: ended\ndata: {}\n\n"
+                return
+            yield "".join(_event(message, console.server.clock()) for message in messages) or ": here\n\n"
 
-    return StreamingResponse(lines(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+    try:
+        await run("SUBSCRIBE", channel)
+    except BaseException:
+        end()
+        raise
+    return _Stream(lines(), end)
+
+
+class _Stream(StreamingResponse):
+    """Server-sent events; `end` is called when they end, also where somebody left before the first."""
+
+    def __init__(self, lines: AsyncIterator[str], end: Callable[[], None]) -> None:
+        super().__init__(lines, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
 
 
 def _event(message: Any, now: int) -> str:
-    kind, _, rest = text(message[2]).partition(" ")
-    return f"data: {json.dumps({'time': now, 'event': kind, 'id': rest})}\n\n"
+    kind, _, rest = message[2].partition(b" ")
+    told = {"time": now, "event": text(kind), "id": text(rest), "to": quote(rest, safe="")}
+    return f"data: {json.dumps(told)}\n\n"
 
 
 ROUTES = (

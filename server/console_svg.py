@@ -26,8 +26,8 @@ def clean(text: str) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    text = clean(text)
-    return text if len(text) <= length else text[: length - 1] + "…"
+    """The beginning, cleaned; no more of it is looked at than is shown."""
+    return clean(text) if len(text) <= length else clean(text[: length - 1]) + "…"
 
 
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:

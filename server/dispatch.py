@@ -44,7 +44,7 @@ class CrossProtocol(Exception):
 
 
 class Paused(Exception):
-    """CLIENT PAUSE holds this command back: the connection tries again when the pause is over."""
+    """CLIENT PAUSE, or a large change of its memory, holds this command back: the connection tries again thereafter."""
 
 
 def find(args: list[bytes]) -> Command:
@@ -132,6 +132,8 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
             ctx.multi_failed = True
         return _error(ctx, error.code, error.message)
     if server.pause_until and server.holds(ctx, entry):
+        raise Paused
+    if server.changing and server.waits(ctx, entry, args):
         raise Paused
     ctx.last_command = name
     return call(ctx, entry, args)

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.reply import OK, SimpleString
+from ..index.analyzer import Vocabulary
+from ..index.memory import Memory
+from ..protocol.reply import OK, Ready, SimpleString
 from .arguments import Words, integer
-from .base import freeze
+from .base import Frozen, freeze
 from .commands import command
 from .entries import Drop, Restore
 from .errors import CommandError, syntax_error
-from .payload import Loaded, PayloadDamaged, dump, load
+from .payload import PayloadDamaged, dump, load, pieces
 
 if TYPE_CHECKING:
     from .client import Client
@@ -46,8 +48,15 @@ def dump_(ctx: Client, args: list[bytes]) -> Any:
     keyspace.prune(args[0], ctx.now)
     frozen = freeze(b"", memory, 0, ctx.now)
     rows = frozen.view.n + (frozen.past.n if frozen.past is not None else 0)
-    work = partial(dump, frozen, keyspace.vocabulary)
-    return work() if ctx.in_exec or rows <= _DUMP_INLINE else ctx.background(work)
+    if ctx.in_exec or rows <= _DUMP_INLINE:
+        return dump(frozen, keyspace.vocabulary)
+    return ctx.background(partial(_bulk, frozen, keyspace.vocabulary))
+
+
+def _bulk(frozen: Frozen, vocabulary: Vocabulary) -> Ready:
+    """The payload as it goes to the client, put together once."""
+    parts = pieces(frozen, vocabulary)
+    return Ready(b"".join((b"$%d\r\n" % sum(map(len, parts)), *parts, b"\r\n")))
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,17 +89,22 @@ class _Order:
 def restore(ctx: Client, args: list[bytes]) -> Any:
     """Make a key of what DUMP gave."""
     order = _read_order(ctx, args)
-    if ctx.in_exec or len(order.payload) <= _RESTORE_INLINE:
-        return _commit(ctx, order, _load(order.payload))
+    keyspace = ctx.server.keyspace
 
-    def finish(loaded: Loaded) -> SimpleString:
+    def read() -> Memory:
+        return _load(order.payload, keyspace.vocabulary, ctx.now)
+
+    if ctx.in_exec or len(order.payload) <= _RESTORE_INLINE:
+        return _commit(ctx, order, read())
+
+    def finish(memory: Memory) -> SimpleString:
         # The log may have failed, and another client taken the key, while the thread read.
         if ctx.server.log.failure is not None:
             raise CommandError(ctx.server.log.failure, "MISCONF")
         _refuse_busy(ctx, order.key, replace=order.replace)
-        return _commit(ctx, order, loaded)
+        return _commit(ctx, order, memory)
 
-    return ctx.write_after(ctx.background(partial(_load, order.payload)), finish)
+    return ctx.write_after(ctx.background(read), finish)
 
 
 def _read_order(ctx: Client, args: list[bytes]) -> _Order:
@@ -129,23 +143,26 @@ def _refuse_busy(ctx: Client, key: bytes, *, replace: bool) -> None:
         raise CommandError("Target key name already exists.", "BUSYKEY")
 
 
-def _load(payload: bytes) -> Loaded:
+def _load(payload: bytes, vocabulary: Vocabulary, now: int) -> Memory:
     try:
-        return load(payload)
+        memory = load(payload).attach(vocabulary)
     except PayloadDamaged:
         raise CommandError("DUMP payload version or checksum are wrong") from None
+    memory.expire(now)  # so that `apply` has little left to do
+    memory.settle(now)
+    return memory
 
 
-def _commit(ctx: Client, order: _Order, loaded: Loaded) -> SimpleString:
+def _commit(ctx: Client, order: _Order, memory: Memory) -> SimpleString:
     server = ctx.server
     widest = server.config["mem-max-dim"]
-    if loaded.settings.dim > widest:
+    if memory.settings.dim > widest:
         raise CommandError(f"DIM must be between 1 and mem-max-dim ({widest})")
     if 0 < order.deadline <= ctx.now:
         if order.key in server.keyspace.memories:
             server.commit(Drop((order.key,)))
         return OK
-    server.commit(Restore(order.key, order.payload, order.deadline, ctx.now, loaded))
+    server.commit(Restore(order.key, order.payload, order.deadline, ctx.now, memory))
     server.eviction.use_keys(ctx, [order.key])
     server.backfill.add(order.key)
     return OK

@@ -16,6 +16,7 @@ from ..index.settings import Settings
 from ..index.side import Fact
 from ..index.view import View
 from .arguments import Floats, Words
+from .aside import change
 from .commands import command
 from .embedded import write_with_vectors
 from .entries import DropEntity, Entry, PutEntity, Remove, Retell
@@ -27,6 +28,7 @@ from .record_commands import stored_vector
 
 if TYPE_CHECKING:
     from .client import Client
+    from .config import Config
 
 # As many characters as an object has, which an entity's name may become.
 _NAME_CHARS = 500
@@ -145,6 +147,7 @@ def name_of(word: bytes) -> bytes:
     arity=-3,
     flags="write denyoom",
     keys=(1, 1, 1),
+    key_flags=["RW access update"],
     group="facts",
     usage="MEM.ENTITY key name [TYPE entity-type] [ALIAS name]* [VEC blob | FVEC n f1 .. fn] [MERGE other]",
     complexity="O(1), with a vector O(entities of the type * dim), with MERGE O(facts about the other)",
@@ -193,7 +196,32 @@ def entity(ctx: Client, args: list[bytes]) -> Any:
     return embedding_name(ctx, key, memory, asked.name, entity_type, resolve)
 
 
-def _settle(ctx: Client, key: bytes, memory: Memory, asked: _Asked, resolved: Resolved) -> dict[str, Any]:
+def _settle(ctx: Client, key: bytes, memory: Memory, asked: _Asked, resolved: Resolved) -> Any:
+    """Commit what MEM.ENTITY asks for, the name being resolved; the reply, or a future of it."""
+    config, now = ctx.server.config, ctx.now
+    rows = 0
+    if asked.other is not None and memory.facts is not None:
+        rows = memory.facts.about(_other(memory.entities or Entities(), asked, resolved))
+
+    def finish(group: list[Entry]) -> dict[str, Any]:
+        name, entity_type = resolved.entity.name, resolved.entity.type
+        if group:
+            ctx.server.announce(key, b"entity " + name)
+            for moved in group if ctx.server.pubsub.active else ():
+                for record_id in moved.ids if isinstance(moved, Remove) else ():
+                    ctx.server.announce(key, b"del " + record_id)
+        assert memory.entities is not None
+        stored = memory.entities.get(name, entity_type)
+        assert stored is not None
+        return {**entity_map(memory, stored), "resolved": resolved.how}
+
+    return change(ctx, key, memory, rows, lambda memory: _entries(key, memory, asked, resolved, config, now), finish)
+
+
+def _entries(
+    key: bytes, memory: Memory, asked: _Asked, resolved: Resolved, config: Config, now: int
+) -> list[Entry]:
+    """The entries that make of the memory what MEM.ENTITY asks for. Raises CommandError."""
     entities = memory.entities if memory.entities is not None else Entities()
     found = resolved.entity
     other = None if asked.other is None else _other(entities, asked, resolved)
@@ -210,22 +238,13 @@ def _settle(ctx: Client, key: bytes, memory: Memory, asked: _Asked, resolved: Re
     if other is not None:
         names.update(dict.fromkeys((other.name, *other.aliases)))
         merged = found._replace(aliases=tuple(names)[1:], vector=found.vector or other.vector)
-        group = [DropEntity(key, other.name, other.type, ctx.now), _entry(key, merged, ctx.now)]
-        group += _moved(ctx, key, memory, merged, other)
+        group = [DropEntity(key, other.name, other.type, now), _entry(key, merged, now)]
+        group += _moved(key, memory, merged, other, config, now)
     else:
-        entry = put_entity(key, memory, Resolved(found, resolved.how), ctx.now)
+        entry = put_entity(key, memory, Resolved(found, resolved.how), now)
         if entry is not None:
             group.append(entry)
-    if group:
-        ctx.server.commit_all(group)
-        ctx.server.announce(key, b"entity " + found.name)
-        for moved in group:
-            for record_id in moved.ids if isinstance(moved, Remove) else ():
-                ctx.server.announce(key, b"del " + record_id)
-    assert memory.entities is not None
-    stored = memory.entities.get(found.name, found.type)
-    assert stored is not None
-    return {**entity_map(memory, stored), "resolved": resolved.how}
+    return group
 
 
 def _other(entities: Entities, asked: _Asked, resolved: Resolved) -> Entity:
@@ -243,12 +262,13 @@ def _other(entities: Entities, asked: _Asked, resolved: Resolved) -> Entity:
     return found[0][0]
 
 
-def _moved(ctx: Client, key: bytes, memory: Memory, into: Entity, other: Entity) -> list[Entry]:
+def _moved(key: bytes, memory: Memory, into: Entity, other: Entity, config: Config, now: int) -> list[Entry]:
     """The entries that tell the facts about `other` of `into`. Of facts that say the same then, the one with the
     earlier valid_at stays, with the highest confidence, and the others go."""
-    entities, facts, now = memory.entities, memory.facts, ctx.now
+    entities, facts = memory.entities, memory.facts
     if facts is None:
         return []
+    limit = config["mem-max-text-bytes"]
     rows: dict[bytes, tuple[FactRow, Fact]] = {}  # those that move and those that they meet, by id
     moving = facts.touching(other.number, entities)
     for record_id in moving:
@@ -258,7 +278,6 @@ def _moved(ctx: Client, key: bytes, memory: Memory, into: Entity, other: Entity)
             fact = fact._replace(subject=into.name)
         if node_of(entities, facts, fact.object, fact.entity_type) == other.number:
             fact = fact._replace(object=into.name)
-        limit = ctx.server.config["mem-max-text-bytes"]
         if len(fact.text) > limit:
             raise CommandError(f"text exceeds mem-max-text-bytes ({limit})")
         rows[record_id] = (row, fact)
@@ -283,7 +302,7 @@ def _moved(ctx: Client, key: bytes, memory: Memory, into: Entity, other: Entity)
             places.append(len(stays))
             stays.append((row, fact, row.confidence))
     entries: list[Entry] = []
-    max_words = ctx.server.config["mem-max-terms-per-doc"]
+    max_words = config["mem-max-terms-per-doc"]
     for row, fact, confidence in stays:
         if confidence != row.confidence:
             entries.append(row.put(key, memory, fact, confidence, since=now, max_words=max_words, at=now))

@@ -15,7 +15,7 @@ from ..index.settings import Settings
 from ..index.side import Extra, Fact
 
 if TYPE_CHECKING:
-    from .payload import Loaded
+    from ..index.memory import Memory
 
 Words = list[bytes]
 
@@ -395,7 +395,7 @@ class Copy:
 class Restore:
     """`key` becomes the memory of a payload (payload.py), whatever it held; `deadline` is the key's, 0 is none.
 
-    `loaded` is the payload as the command has read it, so that `apply` need not; it is used up then, and never written.
+    `memory` is the payload as the command has read it, so that `apply` need not; it is used up then, and never written.
     """
 
     verb: ClassVar[bytes] = b"RESTORE"
@@ -403,7 +403,7 @@ class Restore:
     payload: bytes
     deadline: int
     at: int
-    loaded: Loaded | None = field(default=None, compare=False, repr=False)
+    memory: Memory | None = field(default=None, compare=False, repr=False)
 
     def encode(self) -> Words:
         return [self.verb, self.key, _int(self.deadline), _int(self.at), self.payload]

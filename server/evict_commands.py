@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     arity=-2,
     flags="write",
     keys=(1, 1, 1),
+    key_flags=["RW access update"],
     group="memory",
     usage="MEM.EVICT key [COUNT n] [DRYRUN]",
     complexity="O(records), then O(n)",

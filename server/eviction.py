@@ -7,7 +7,8 @@ Rule 1: what is used is counted, not asked of the system: the resident size at s
         few each tenth of a second.
 Rule 2: a memory goes before the command that needs the space, or in between commands, by an entry of its own: never
         inside of what EXEC does, and never the memory that the command is about.
-Rule 3: no command waits for more than a few evictions: while any were made it may go on.
+Rule 3: no command waits for more than a few evictions: while any were made it may go on. In between commands
+        the last memory stays: one that outgrows the server is refused more, not dropped.
 """
 
 from __future__ import annotations
@@ -107,14 +108,14 @@ class Eviction:
             if not some:
                 self._round = iter(list(self._sizes))
             self._changed.update(dict.fromkeys(some))
-        self.make_room(now)
+        self.make_room(now, stay=1)
 
     # -- who goes
 
     def use(self, ctx: Client, memory: Memory) -> None:
         """A client's command uses the memory."""
         if not ctx.no_touch:
-            memory.use_count = self._faded(memory, ctx.now) + 1.0
+            memory.use_count = self.faded(memory, ctx.now) + 1.0
             memory.used_at = ctx.now
 
     def use_keys(self, ctx: Client, keys: Iterable[bytes]) -> None:
@@ -124,23 +125,24 @@ class Eviction:
                 self.use(ctx, memory)
 
     @staticmethod
-    def _faded(memory: Memory, now: int) -> float:
+    def faded(memory: Memory, now: int) -> float:
         return memory.use_count * math.exp2(-max(0, now - memory.used_at) / _HALF_LIFE_MS)
 
-    def make_room(self, now: int, keep: Collection[bytes] = ()) -> bool:
-        """Evict until what is used is within the limit; False where it is not and nobody can go. `keep` stays."""
+    def make_room(self, now: int, keep: Collection[bytes] = (), stay: int = 0) -> bool:
+        """Evict until what is used is within the limit; False where it is not and nobody can go. `keep` stays, and so
+        many in all."""
         server = self._server
         if self.used() <= self.limit:
             return True
         if server.log.failure is not None or now < server.pause_until:
             return True  # nothing can be written, or nothing is to change
-        self._keyspace.expire(now, _MEASURED)  # what is due goes first
+        due = self._keyspace.expire(now, _MEASURED)  # what is due goes first; whether more is
         for _ in range(_EVICTED):
             if self.used() <= self.limit:
                 return True
-            key = self._choose(now, keep)
+            key = self._choose(now, keep) if len(self._keyspace.memories) > stay else None
             if key is None:
-                return False
+                return due
             self._evict(key)
         return True
 
@@ -168,7 +170,7 @@ class Eviction:
         if how == "lru":
             return min(found, key=lambda key: max(found[key].used_at, found[key].updated_at))
         if how == "lfu":
-            return min(found, key=lambda key: (self._faded(found[key], now), found[key].used_at))
+            return min(found, key=lambda key: (self.faded(found[key], now), found[key].used_at))
         if how == "ttl":
             return min(found, key=self._keyspace.deadlines.__getitem__)
         return next(iter(found))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     arity=-5,
     flags="write denyoom",
     keys=(1, 1, 1),
+    key_flags=["RW access update"],  # the reply tells whether it was stated before
     group="facts",
     usage="MEM.FACT key subject predicate object [TYPE entity-type] [CONFIDENCE c] [QUOTE text] [VALIDAT time]"
     " [VALIDUNTIL time] [AT time] [EPISODE id] [ID id] [SUPERSEDES id] [VEC blob | FVEC n f1 .. fn]"
@@ -321,6 +322,7 @@ def _statement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, spoken
     arity=-3,
     flags="write fast",
     keys=(1, 1, 1),
+    key_flags=["RW access update"],  # an error names the fact that says the same
     group="facts",
     usage="MEM.INVALIDATE key id [AT time | CLEAR]",
     options=(

@@ -49,7 +49,7 @@ from crc32c import crc32c
 from hiredis import HiredisError, Reader
 from hiredis import pack_command as _pack_command
 
-from .entries import Entry, decode
+from .entries import Entry, Restore, decode
 from .files import AppendFile, Data, Files
 
 Group = list[Entry]
@@ -139,6 +139,15 @@ def encode_group(group: Group) -> bytes:
     """What stands in the file for entries that apply together."""
     parts = [pack(entry.encode()) for entry in group]
     return parts[0] if len(parts) == 1 else b"".join((_MULTI, *parts, _EXEC))
+
+
+def encode_pieces(group: Group) -> list[bytes]:
+    """The same in pieces: a payload of hundreds of megabytes is not copied."""
+    if len(group) == 1 and isinstance(group[0], Restore):
+        *words, payload = group[0].encode()
+        head = pack(words).removeprefix(b"*%d" % len(words))
+        return [b"*%d%b$%d\r\n" % (len(words) + 1, head, len(payload)), payload, _CRLF]
+    return [encode_group(group)]
 
 
 class Mark(NamedTuple):

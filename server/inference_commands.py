@@ -43,6 +43,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
     arity=-4,
     flags="write denyoom no_multi",
     keys=(1, 1, 1),
+    key_flags=["RW access update"],
     group="facts",
     usage="MEM.ANALYZE key TEXT message [AT time]",
     complexity="that of the model, then of MEM.FACT for each fact",
@@ -169,6 +170,7 @@ async def _analyze(
 def _go_on(ctx: Client, key: bytes, memory: Memory) -> None:
     """The time is now; raises CommandError where nothing may be written any more."""
     ctx.now = ctx.server.clock()
+    ctx.check_user()
     if ctx.server.log.failure is not None:
         raise CommandError(ctx.server.log.failure, "MISCONF")
     if find(ctx, key) is not memory:

@@ -28,6 +28,9 @@ _OPEN = "loading stale"
 
 # COMMAND
 
+# Ten times as many as there are: the same one named a million times would be gigabytes of reply.
+_MOST_NAMES = 1_000
+
 
 @command("COMMAND", arity=-1, flags=_OPEN, usage="COMMAND", complexity="O(commands)", group="server")
 def command_(ctx: Client, args: list[bytes]) -> list[Any]:
@@ -56,6 +59,7 @@ def command_info(ctx: Client, args: list[bytes]) -> list[Any]:
     """Describe commands as COMMAND does, all of them where none is named; nil for what is no command."""
     if not args:
         return [_info(entry) for entry in TABLE.values()]
+    _few(args)
     return [None if entry is None else _info(entry) for entry in map(_named, args)]
 
 
@@ -69,6 +73,7 @@ def command_info(ctx: Client, args: list[bytes]) -> list[Any]:
 )
 def command_docs(ctx: Client, args: list[bytes]) -> dict[str, Any]:
     """Describe commands to people: summary, complexity, arguments. All of them where none is named."""
+    _few(args)
     entries = map(_named, args) if args else iter(TABLE.values())
     return {entry.name: _docs(entry) for entry in entries if entry is not None}
 
@@ -127,7 +132,14 @@ def command_getkeys(ctx: Client, args: list[bytes]) -> list[bytes]:
 )
 def command_getkeysandflags(ctx: Client, args: list[bytes]) -> list[Any]:
     """List the keys in a command's words, and what the command does to each."""
-    return [[args[key.at], _statuses(key.flags.split())] for key in _keys_in(args)]
+    keys = _keys_in(args)
+    flags = {key.flags: _statuses(key.flags.split()) for key in keys}
+    return [[args[key.at], flags[key.flags]] for key in keys]
+
+
+def _few(names: list[bytes]) -> None:
+    if len(names) > _MOST_NAMES:
+        raise CommandError(f"more than {_MOST_NAMES} names; ask for fewer at a time")
 
 
 def _keys_in(words: list[bytes]) -> list[Key]:
@@ -246,6 +258,7 @@ container("CONFIG", summary="Look at the settings, and change them.", group="ser
 )
 def config_get(ctx: Client, args: list[bytes]) -> dict[bytes, bytes]:
     """Show the settings whose names match any of the glob patterns."""
+    _few(args)
     found = ctx.server.config.get(args)
     return {_encoded(name): _encoded(text) for name, text in found.items()}
 

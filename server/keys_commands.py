@@ -10,7 +10,8 @@ import random
 import re
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.reply import OK, SimpleString
+from ..protocol.encoder import encode
+from ..protocol.reply import OK, Encoded, SimpleString
 from .arguments import Words, integer
 from .commands import command
 from .entries import Copy, Drop, ExpireKey, Flush, Rename
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .client import Client
 
 _INT64_MAX = (1 << 63) - 1
-# KEYS looks at so many keys on the loop, in about 200 microseconds; with more the matching goes to a thread.
+# KEYS looks at so many keys on the loop, in about 200 microseconds; with more a thread does, and encodes the reply.
 _KEYS_INLINE = 1000
 # COUNT is a hint: a page of so many keys takes about 2 milliseconds, a longer one would keep the others waiting.
 _SCAN_PAGE_MAX = 10_000
@@ -409,23 +410,22 @@ def copy(ctx: Client, args: list[bytes]) -> int:
 @command("DBSIZE", arity=1, flags="readonly fast", usage="DBSIZE", group="server")
 def dbsize(ctx: Client, args: list[bytes]) -> int:
     """Count the keys."""
-    keyspace = ctx.server.keyspace
-    keyspace.expire(ctx.now)
-    return len(keyspace.memories)
+    return ctx.server.keyspace.count(ctx.now)
 
 
 @command("KEYS", arity=2, flags="readonly", usage="KEYS pattern", complexity="O(keys)", group="generic")
 def keys(ctx: Client, args: list[bytes]) -> Any:
     """List the keys that match a glob pattern, oldest first. SCAN does so in pages."""
-    found = list(ctx.server.keyspace.keys(ctx.now))
-    if args[0] == b"*":
-        return found
-    matches = compile_glob(args[0]).fullmatch
+    found = ctx.server.keyspace.keys(ctx.now)
+    matches = None if args[0] == b"*" else compile_glob(args[0]).fullmatch
 
     def matching() -> list[bytes]:
-        return [key for key in found if matches(key)]
+        return found if matches is None else [key for key in found if matches(key)]
 
-    return matching() if len(found) <= _KEYS_INLINE else ctx.background(matching)
+    if len(found) <= _KEYS_INLINE:
+        return matching()
+    proto = ctx.proto
+    return ctx.background(lambda: Encoded(encode(matching(), proto)))
 
 
 @command(
@@ -474,6 +474,4 @@ def scan(ctx: Client, args: list[bytes]) -> list[Any]:
 @command("RANDOMKEY", arity=1, flags="readonly", usage="RANDOMKEY", group="generic")
 def randomkey(ctx: Client, args: list[bytes]) -> bytes | None:
     """Reply with any key, all equally likely; nil where there are none."""
-    keyspace = ctx.server.keyspace
-    keyspace.expire(ctx.now)
-    return keyspace.order.choose(random.randrange)
+    return ctx.server.keyspace.choose(ctx.now, random.randrange)

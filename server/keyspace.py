@@ -7,8 +7,9 @@ Rule 2: `apply` never refuses, reads no clock and draws no random number: the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from ..index.analyzer import Vocabulary
 from ..index.entities import Entity
@@ -21,13 +22,20 @@ from .payload import load
 
 # What a key takes beside its name and its memory: entries of two dictionaries, its place in SCAN's order, its serial.
 _KEY_BYTES = 200
+# So many keys that are due go for one question about all keys, in some milliseconds; of the others it is only known
+# that they are due.
+_EXPIRED_AT_ONCE = 1000
+# So often a key is drawn, where many may be due, before all are looked at.
+_DRAWS = 64
 
 
 class Keyspace:
     """All memories of the server.
 
-    `touched(key)` is called after each change of a key (WATCH), `announce(key, event)` for each record that expires,
-    `key_expired(key)` for each key that does, `compactable(memory)` where dead rows outnumber the live ones.
+    `touched(key)` is called after each change of a key (WATCH), `flushed(keys)` when all go at once,
+    `announce(key, event)` for each record that expires, `key_expired(key)` for each key that does,
+    `compactable(memory)` where dead rows outnumber the live ones, `released(things)` with what nobody needs any more,
+    the last references to memories and lists.
     """
 
     def __init__(self) -> None:
@@ -38,9 +46,11 @@ class Keyspace:
         self.serials: dict[bytes, int] = {}
         self._paths: KeyPaths | None = None  # from the first question about descendants on
         self.touched: Callable[[bytes], None] = lambda key: None
+        self.flushed: Callable[[Mapping[bytes, object]], None] = lambda keys: None
         self.announce: Callable[[bytes, bytes], None] = lambda key, event: None
         self.key_expired: Callable[[bytes], None] = lambda key: None
         self.compactable: Callable[[Memory], None] = Memory.compact  # at once, until there is a loop to spare
+        self.released: Callable[[list[Memory | list[Any]]], None] = lambda things: None  # they go at once
         self.before_change: Callable[[Entry], None] | None = None  # a snapshot is being taken
         self.expired_keys = 0
         self.expired_records = 0
@@ -61,10 +71,28 @@ class Keyspace:
             self._expire_records(key, memory, now)
         return memory
 
-    def keys(self, now: int) -> Iterator[bytes]:
-        """Every live key, oldest first. Not to be held across a change."""
-        self.expire(now)
-        return iter(self.memories)
+    def count(self, now: int) -> int:
+        """How many keys there are."""
+        if not self.expire(now, _EXPIRED_AT_ONCE):
+            return len(self.memories)
+        return len(self.memories) - sum([deadline <= now for deadline in self.deadlines.values()])
+
+    def keys(self, now: int) -> list[bytes]:
+        """Every live key, oldest first."""
+        if not self.expire(now, _EXPIRED_AT_ONCE):
+            return list(self.memories)
+        deadlines = self.deadlines
+        return [key for key in self.memories if deadlines.get(key, NEVER) > now]
+
+    def choose(self, now: int, below: Callable[[int], int]) -> bytes | None:
+        """Any live key, all equally likely, None where there are none. `below(n)` draws a number from 0 to n - 1."""
+        more_are_due = self.expire(now, _EXPIRED_AT_ONCE)
+        for _ in range(_DRAWS if more_are_due else 1):
+            key = self.order.choose(below)
+            if key is None or self.deadlines.get(key, NEVER) > now:
+                return key
+        keys = self.keys(now)
+        return keys[below(len(keys))] if keys else None
 
     def descendants(self, key: bytes) -> Iterator[bytes]:
         """The keys below `key` in no order, some of them due to expire. Not to be held across a change."""
@@ -151,6 +179,25 @@ class Keyspace:
         self._set(key, memory)
         self._inherit(key, memory, deadline or None)
 
+    @staticmethod
+    def of_one(key: bytes, memory: Memory) -> Keyspace:
+        """A keyspace of a copy, for a thread to apply entries to that are about it."""
+        alone = Keyspace()
+        alone.memories[key] = memory
+        return alone
+
+    def replace(self, key: bytes, twin: Memory, group: Sequence[Entry], now: int) -> None:
+        """Make `group` so for the memory at `key`, given a copy of it for which that was done (aside.py)."""
+        if self.before_change is not None:
+            for entry in group:
+                self.before_change(entry)
+        memory = self.memories[key]
+        memory.version += 1
+        twin.expire(now)  # as the memory has, and has said so
+        memory.become(twin)
+        self._changed(key, memory)
+        self.released([twin])
+
     def _create(self, entry: entries.Create) -> None:
         self._set(entry.key, Memory(entry.settings, self.vocabulary, entry.at))
 
@@ -180,8 +227,7 @@ class Keyspace:
 
     def _remove(self, entry: entries.Remove) -> None:
         memory = self._current(entry.key, entry.at)
-        for record_id in entry.ids:
-            memory.remove(record_id, entry.at)
+        memory.remove_all(entry.ids, entry.at)
         self._changed(entry.key, memory)
 
     def _forget(self, entry: entries.Forget) -> None:
@@ -231,8 +277,15 @@ class Keyspace:
         self._changed(entry.key, memory)
 
     def _drop_keys(self, entry: entries.Drop) -> None:
+        memories: list[Memory | list[Any]] = []
         for key in entry.keys:
-            self._drop(key)
+            memories.append(self.memories.pop(key))
+            self.deadlines.pop(key, None)
+            if self._paths is not None:
+                self._paths.remove(key)
+            self.touched(key)
+        self.order.remove_all([self.serials.pop(key) for key in entry.keys])
+        self.released(memories)
 
     def _expire_at(self, entry: entries.ExpireKey) -> None:
         if entry.deadline:
@@ -245,7 +298,7 @@ class Keyspace:
     def _rename(self, entry: entries.Rename) -> None:
         memory = self.memories[entry.key]
         deadline = self.deadlines.get(entry.key)
-        self._drop(entry.key)
+        self._take(entry.key)
         self._set(entry.to, memory)
         self._inherit(entry.to, memory, deadline)
 
@@ -255,8 +308,9 @@ class Keyspace:
         self._inherit(entry.to, memory, self.deadlines.get(entry.key))
 
     def _restore(self, entry: entries.Restore) -> None:
-        loaded = entry.loaded if entry.loaded is not None else load(entry.payload)
-        memory = loaded.attach(self.vocabulary)
+        memory = entry.memory
+        if memory is None or memory.vocabulary is not self.vocabulary:
+            memory = load(entry.payload).attach(self.vocabulary)
         memory.expire(entry.at)  # what was due before it came here is not announced: nobody here has seen it
         memory.settle(entry.at)
         self._set(entry.key, memory)
@@ -269,15 +323,22 @@ class Keyspace:
         self._watch_deadline(key, memory)
 
     def _flush(self, entry: entries.Flush) -> None:
-        for key in list(self.memories):
-            self._drop(key)
-        self._due.clear()
+        memories, deadlines, serials = self.memories, self.deadlines, self.serials
+        things: list[Memory | list[Any]] = list(memories.values())
+        things += [list(memories), list(deadlines.values()), list(serials.values()), self._due]
+        self.memories, self.deadlines, self.serials, self._due = {}, {}, {}, []
+        self.order.clear()
+        self._paths = None
         self.vocabulary = Vocabulary()  # nobody holds a term any more
+        self.flushed(memories)
+        memories.clear()
+        self.released(things)
 
     # -- the parts of apply
 
     def _current(self, key: bytes, at: int) -> Memory:
         memory = self.memories[key]
+        memory.version += 1
         if memory.next_deadline <= at:
             self._expire_records(key, memory, at)
         return memory
@@ -299,12 +360,16 @@ class Keyspace:
         self.touched(key)
 
     def _drop(self, key: bytes) -> None:
-        del self.memories[key]
+        self.released([self._take(key)])
+
+    def _take(self, key: bytes) -> Memory:
+        memory = self.memories.pop(key)
         self.deadlines.pop(key, None)
         self.order.remove(self.serials.pop(key))
         if self._paths is not None:
             self._paths.remove(key)
         self.touched(key)
+        return memory
 
     _APPLY: dict[type, Callable[..., None]] = {  # noqa: RUF012
         entries.Create: _create,

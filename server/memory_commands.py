@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from ..index.analyzer import LANGUAGES
 from ..index.memory import Memory
 from ..index.settings import ALL, EMBEDDERS, FUSIONS, METRICS, MODEL_NAME_MAX, MODES, Settings, Weights
-from ..protocol.reply import OK
+from ..protocol.reply import OK, SimpleString
 from .arguments import Words
+from .aside import change
 from .commands import command
 from .embedding import EmbedderError, Model, model_of
-from .entries import Configure, Create, Switch
+from .entries import Configure, Create, Entry, Switch
 from .errors import CommandError, syntax_error
 
 if TYPE_CHECKING:
@@ -233,18 +234,26 @@ def config(ctx: Client, args: list[bytes]) -> Any:
     wanted = _remodelled(plain, modelled, server.config) if modelled else plain
     # Who brings vectors and had not said of which model says so now.
     named = not plain.model and not wanted.embedder and wanted.dim == plain.dim
+    rows = 0
+    entry: Entry
     if named or (wanted.model, wanted.dim) == (plain.model, plain.dim):
         # Back to the model that it has ends a change that is under way.
         rest: dict[str, Any] = {"next_embedder": "", "next_model": "", "next_dim": 0} if modelled else {}
-        server.commit(Configure(key, replace(wanted, **rest), ctx.now))
+        entry = Configure(key, replace(wanted, **rest), ctx.now)
+        rows = memory.past.n if memory.past is not None else 0
     elif memory.holds_vectors and wanted.embedder and server.config["mem-switch-serves"] == "vectors":
         following = replace(plain, next_embedder=wanted.embedder, next_model=wanted.model, next_dim=wanted.dim)
-        server.commit(Configure(key, following, ctx.now))
+        entry = Configure(key, following, ctx.now)
     else:
-        server.commit(Switch(key, replace(wanted, next_embedder="", next_model="", next_dim=0), ctx.now))
-    if wanted.embedder:
-        server.backfill.add(key)
-    return OK
+        entry = Switch(key, replace(wanted, next_embedder="", next_model="", next_dim=0), ctx.now)
+        rows = memory.table.n
+
+    def finish(_: list[Entry]) -> SimpleString:
+        if wanted.embedder:
+            server.backfill.add(key)
+        return OK
+
+    return change(ctx, key, memory, rows, lambda _: [entry], finish)
 
 
 def _remodelled(settings: Settings, given: dict[str, Any], config: Config) -> Settings:

@@ -67,6 +67,8 @@ def _numbers(server: Server) -> Iterator[Number]:
     yield Number("gauge", "recalld_info", "The server's version, always 1", {version(): 1}, "version")
     yield Number("gauge", "recalld_start_time_seconds", "Unix time of the start", server.started_ms / 1000)
     yield Number("gauge", "recalld_connected_clients", "Clients that are connected", len(server.clients))
+    yield Number("gauge", "recalld_max_clients", "How many may be connected", server.config["maxclients"])
+    yield Number("gauge", "recalld_maxmemory_bytes", "The limit of memory, 0 for none", server.config["maxmemory"])
     yield Number("gauge", "recalld_memories", "Keys, each of which holds a memory", len(keyspace.memories))
     yield Number("gauge", "recalld_memories_expiring", "Keys with a deadline", len(keyspace.deadlines))
     yield Number("gauge", "recalld_memory_used_bytes", "Memory that the process holds", info.resident_bytes())
@@ -110,8 +112,9 @@ def _numbers(server: Server) -> Iterator[Number]:
     yield Number(
         "counter", "recalld_commands_rejected", "Commands refused before they ran", dict(times.rejected), "command"
     )
+    yield Number("counter", "recalld_commands_failed", "Commands that ran into an error", dict(times.failed), "command")
     yield Number(
-        "counter", "recalld_commands_failed", "Commands that ran into an error", dict(times.failed), "command"
+        "counter", "recalld_acl_denied", "What ACL rules and wrong passwords refused", dict(stats.denied), "reason"
     )
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield Number(
@@ -121,6 +124,14 @@ def _numbers(server: Server) -> Iterator[Number]:
         {"user": usage.ru_utime, "system": usage.ru_stime},
         "mode",
     )
+    if hasattr(resource, "RUSAGE_THREAD"):
+        loop = resource.getrusage(resource.RUSAGE_THREAD)
+        yield Number(
+            "counter",
+            "recalld_loop_cpu_seconds",
+            "Processor time of the loop, which every command needs; 1 a second is all there is",
+            loop.ru_utime + loop.ru_stime,
+        )
 
 
 def _log_ok(server: Server) -> int:

@@ -10,7 +10,7 @@ Rule 1: a payload comes from anywhere and a checksum proves nothing about who ma
 Rule 2: what follows from the records is computed again and not read: words, posting lists, vector sums, lengths. So a
         payload can be any memory, but never one whose answers contradict its records. Of the words only their number
         is taken, `doc_len`: up to there the text is analysed, as mem-max-terms-per-doc had it where it was written.
-Rule 3: `load` may run in a thread, `Loaded.attach` belongs to the loop: it enters the words into the vocabulary.
+Rule 3: `load` and `Loaded.attach` may run in a thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import struct
 from array import array
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,13 +47,31 @@ _INT64_MAX = (1 << 63) - 1
 _DIM_MAX = 65536  # the most that mem-max-dim can be
 
 
+class _Pieces:
+    """What is written, piece by piece: joining many of them lets go of the interpreter, which a growing buffer holds
+    while it copies hundreds of megabytes."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.crc = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        self.pieces.append(bytes(data))
+        self.crc = crc32c(data, self.crc)
+        return len(data)
+
+
 def dump(frozen: Frozen, vocabulary: Vocabulary) -> bytes:
     """The payload of a frozen memory; its key and the key's deadline are not in it."""
-    file = BytesIO()
+    return b"".join(pieces(frozen, vocabulary))
+
+
+def pieces(frozen: Frozen, vocabulary: Vocabulary) -> list[bytes]:
+    """The same in pieces."""
+    file = _Pieces()
     file.write(MAGIC)
     write_base(file, [frozen._replace(key=b"", deadline=0)], vocabulary)
-    file.write(_CRC.pack(crc32c(file.getvalue())))
-    return file.getvalue()
+    return [*file.pieces, _CRC.pack(file.crc)]
 
 
 @dataclass(slots=True, frozen=True)

@@ -45,6 +45,7 @@ class Importer:
         self._replace = replace
         self._about: About | None = None
         self._skipped = False  # the memory's own deadline has passed
+        self._limits: list[str] = []  # the words of MEM.CONFIG that it gets when its records are in
         # What (name, type) is called here, where that is another name than the file's.
         self._called: dict[tuple[bytes, bytes], bytes] = {}
         self._page: list[tuple[int, Record]] = []
@@ -60,12 +61,12 @@ class Importer:
         try:
             self._state(fields_of(line.rstrip(b"\r\n")))
         except BadLine as error:
-            self._flush()
+            self._settle()
             raise Failed(f"line {self._number}: {error}") from None
 
     def finish(self) -> None:
         """The file is at its end. Raises Failed where it is not."""
-        self._flush()
+        self._settle()
         if self._state != self._after_end:
             raise Failed(f"the file ends after line {self._number} without its last line, so a part of it is missing")
 
@@ -102,7 +103,7 @@ class Importer:
         here = {"memories": self._seen.memories, "records": self._seen.records}
         if promised != here:
             raise BadLine(f"the file had {json.dumps(promised)} when it was written, and has {json.dumps(here)}")
-        self._flush()
+        self._settle()
         self._state = self._after_end
 
     def _after_end(self, fields: dict[str, Any]) -> None:
@@ -110,15 +111,16 @@ class Importer:
 
     def _begin(self, about: About) -> None:
         """Make the memory, or find the one that is there fit."""
-        self._flush()
+        self._settle()
         self._about = about
         self._called = {}
         self._seen.memories += 1
-        moment, config = self._link.pipeline([("TIME",), ("MEM.CONFIG", about.key)])
+        moment, config, info = self._link.pipeline([("TIME",), ("MEM.CONFIG", about.key), ("MEM.INFO", about.key)])
         self._skipped = about.deadline is not None and about.deadline <= now_of(moment)
         if self._skipped:
             return
-        if is_missing(config) or self._replace:
+        made = is_missing(config) or self._replace
+        if made:
             # A memory without records as DUMP would have it: its settings, counter and entities, and its times, which
             # no MEM.CREATE sets.
             options = ("ABSTTL", "REPLACE") if self._replace else ("ABSTTL",)
@@ -141,6 +143,11 @@ class Importer:
                 if got != want:
                     raise BadLine(f"this memory is there with {name} {got}, not {want}; --replace replaces it")
             self._meet(about)
+        limits = (about.settings.max_records, about.settings.max_bytes)
+        # One of ours that was cut off has the file's time of creation, and no limits yet.
+        cut_off = not is_missing(config) and info[b"created_at"] == about.created_at
+        if any(limits) and (made or (cut_off and not (config[b"maxrecords"] or config[b"maxbytes"]))):
+            self._limits = ["MAXRECORDS", str(limits[0]), "MAXBYTES", str(limits[1])]
         self.counts.memories += 1
 
     def _meet(self, about: About) -> None:
@@ -169,6 +176,13 @@ class Importer:
             return record
         fact = fact._replace(object=name)
         return replace(record, text=fact.text, fact=record.fact._replace(fact=fact))
+
+    def _settle(self) -> None:
+        """The memory has its records, so it gets its limits: these would have evicted some on their way."""
+        self._flush()
+        if self._limits and self._about is not None:
+            words, self._limits = self._limits, []
+            self._accept(self._number, self._link.pipeline([("MEM.CONFIG", self._about.key, *words)]))
 
     def _flush(self) -> None:
         """Bring the page in."""
@@ -239,7 +253,8 @@ class _Step(NamedTuple):
 
 def _empty(about: About, now: int) -> bytes:
     vocabulary = Vocabulary()
-    memory = Memory(about.settings, vocabulary, about.created_at)
+    settings = replace(about.settings, max_records=0, max_bytes=0)
+    memory = Memory(settings, vocabulary, about.created_at)
     memory.next_id = about.next_id
     for entity in about.entities:
         memory.put_entity(entity, about.created_at)

@@ -19,11 +19,14 @@ from ..index.query import Hit, Query, Result
 from ..index.settings import FUSIONS
 from ..index.side import KNOWN_TO
 from ..index.view import View, matching
+from ..protocol.encoder import encode
+from ..protocol.reply import Encoded
 from .arguments import Floats, Words
+from .aside import ON_LOOP, change
 from .cascade import CASCADE_OPTIONS, CASCADE_USAGE, Cascade, covered
 from .commands import command
 from .embedded import read_with_vector, widened
-from .entries import Forget
+from .entries import Entry, Forget, Remove
 from .errors import CommandError, syntax_error
 from .filter_words import read_filter, read_tags
 from .hits import HitFlags, hit_array, hit_map, stats_map
@@ -429,8 +432,7 @@ def forget(ctx: Client, args: list[bytes]) -> Any:
     views = memory.views(ctx.now)
     if ctx.in_exec:
         # EXEC is one moment: nothing may come between the look and the deletion, so it happens here and now.
-        slots = [_by_record(view, memory.live_slots(view), clauses) for view in views]
-        return _forget(ctx, key, memory, _named(memory, views, slots), dry_run)
+        return _forget_all(ctx, key, memory, 0, clauses, dry_run)
     cost = sum(map(_walk_cost, views))
     found = ctx.server.workers.submit(memory, cost, lambda: [_passing(view, clauses).tolist() for view in views])
     if not isinstance(found, Future):
@@ -479,10 +481,13 @@ def _forget_late(
     slots: list[list[int]],
     clauses: list[Clause],
     dry_run: bool,
-) -> list[Any]:
+) -> Any:
     """Delete what a thread found, as things stand now: rows that died stay out, rows written since are looked at."""
     if find(ctx, key) is not memory:
         raise CommandError("the key was replaced while its records were being looked at; nothing was deleted")
+    found = sum(map(len, slots))
+    if found > ON_LOOP:
+        return _forget_all(ctx, key, memory, found, clauses, dry_run)
     names = _named(memory, views, slots)
     now = memory.views(ctx.now)
     written = [memory.written_since(next((old for old in views if old.same_rows(view)), None), view) for view in now]
@@ -491,6 +496,54 @@ def _forget_late(
     if not dry_run and ctx.server.log.failure is not None:
         raise CommandError(ctx.server.log.failure, "MISCONF")
     return _forget(ctx, key, memory, (names - rewritten) | late, dry_run)
+
+
+def _forget_all(ctx: Client, key: bytes, memory: Memory, rows: int, clauses: list[Clause], dry_run: bool) -> Any:
+    """Delete what passes, some `rows` records; where they are many, aside. The reply, or a future of it."""
+    now, proto = ctx.now, ctx.proto
+    ids: list[bytes] = []
+    encoded: list[Encoded] = []
+
+    def settle(memory: Memory) -> list[Entry]:
+        # The encoded columns of a copy are nobody else's.
+        views = (memory if rows > ON_LOOP else memory.copy()).views(now)
+        ids[:], serials = _passing_records(memory, views, clauses)
+        if rows > ON_LOOP:
+            encoded[:] = [Encoded(encode([len(ids), ids], proto))]
+        if dry_run or not (ids or serials):
+            return []
+        if memory.past is None:
+            return [Remove(key, tuple(ids), now)]
+        return [Forget(key, tuple(ids), tuple(serials), now)]
+
+    def finish(group: list[Entry]) -> Any:
+        for record_id in ids if group and ctx.server.pubsub.active else ():
+            ctx.server.announce(key, b"del " + record_id)
+        return encoded[0] if encoded else [len(ids), ids]
+
+    return change(ctx, key, memory, rows, settle, finish)
+
+
+def _passing_records(memory: Memory, views: list[View], clauses: list[Clause]) -> tuple[list[bytes], list[int]]:
+    """The records that pass: the ids of the current ones, in the order of their writing, and the serials of those that
+    have gone and of which history holds a version."""
+    ids: list[bytes] = []
+    serials: list[int] = []
+    gone: set[int] = set()
+    for view in views:
+        slots = _passing(view, clauses)
+        known_to = view.side_column(KNOWN_TO)
+        if known_to is not None:
+            until = known_to[slots]
+            for slot in slots[(until != NEVER) & (until > memory.horizon(view.now))].tolist():
+                record_id, serial = view.ids[slot], int(view.serials[slot])
+                if record_id not in memory or memory.serial(record_id) != serial:
+                    gone.add(serial)
+            slots = slots[until == NEVER]
+        ids += [view.ids[slot] for slot in slots.tolist()]
+        serials += view.serials[slots].tolist()
+    order = np.argsort(np.array(serials, np.int64)).tolist()
+    return [ids[place] for place in order], sorted(gone)
 
 
 def _by_record(view: View, slots: list[int], clauses: list[Clause]) -> list[int]:

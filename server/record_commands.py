@@ -25,6 +25,7 @@ from ..index.texts import Contents, Wordings
 from ..index.vectors import is_unit, normalised
 from . import aside
 from .arguments import TTL_MAX_S, Words
+from .aside import change
 from .commands import command
 from .content_ids import read_with_texts, write_with_texts
 from .dedup import with_near
@@ -50,6 +51,9 @@ _COPIED_PER_WRITTEN = 500
 
 # What showing a record costs, as Plan.cost counts.
 _SHOW_COST = 20_000
+
+# So many ids MEM.DEL takes on the loop, in some milliseconds.
+_DEL_ON_LOOP = 2000
 
 _ADD_USAGE = (
     "TEXT text [VEC blob | FVEC n f1 .. fn] [META field value]* [TAGS n tag1 .. tagn] [IMPORTANCE x] [TTL seconds]"
@@ -574,14 +578,16 @@ def get(ctx: Client, args: list[bytes]) -> Any:
 )
 def mget(ctx: Client, args: list[bytes]) -> Any:
     """Show several records, nil for each that is not there."""
-    memory, flags = find(ctx, args[0]), RecordFlags()
-    places = [memory.locate(record_id, ctx.now) for record_id in args[1:]]
+    memory, flags, ids = find(ctx, args[0]), RecordFlags(), args[1:]
+    # One that is named again and again is one value.
+    places = {record_id: memory.locate(record_id, ctx.now) for record_id in ids}
 
     def show() -> list[Any]:
-        return [None if found is None else record_map(*found, flags) for found in places]
+        shown = {name: None if found is None else record_map(*found, flags) for name, found in places.items()}
+        return [shown[record_id] for record_id in ids]
 
     # Some 10 microseconds each, with its share of the encoding.
-    return ctx.server.workers.submit(memory, len(places) * _SHOW_COST, show, ctx.proto)
+    return ctx.server.workers.submit(memory, len(ids) * _SHOW_COST, show, ctx.proto)
 
 
 @command(
@@ -593,12 +599,23 @@ def mget(ctx: Client, args: list[bytes]) -> Any:
     usage="MEM.DEL key id [id ...]",
     complexity="O(ids)",
 )
-def delete(ctx: Client, args: list[bytes]) -> int:
+def delete(ctx: Client, args: list[bytes]) -> Any:
     """Delete records; how many there were."""
-    memory = find(ctx, args[0])
-    there = tuple(dict.fromkeys(record_id for record_id in args[1:] if record_id in memory))
-    remove(ctx, args[0], there)
-    return len(there)
+    key, memory, now = args[0], find(ctx, args[0]), ctx.now
+
+    def settle(memory: Memory) -> list[Entry]:
+        there = tuple(dict.fromkeys(record_id for record_id in args[1:] if record_id in memory))
+        return [Remove(key, there, now)] if there else []
+
+    def finish(group: list[Entry]) -> int:
+        gone = [record_id for entry in group if isinstance(entry, Remove) for record_id in entry.ids]
+        for record_id in gone if ctx.server.pubsub.active else ():
+            ctx.server.announce(key, b"del " + record_id)
+        return len(gone)
+
+    # What ends of a record that history keeps is written as a row of its own; else they go by arrays.
+    rows = len(args) - 1
+    return change(ctx, key, memory, rows if memory.settings.history or rows > _DEL_ON_LOOP else 0, settle, finish)
 
 
 def remove(ctx: Client, key: bytes, ids: tuple[bytes, ...]) -> None:

@@ -46,7 +46,8 @@ class Rewriter:
         self._begun_changes = 0
         self.started = 0.0
         self.then: Callable[[], Awaitable[None]] | None = None  # part of a rewrite, once the files are there
-        self._failures = 0
+        self.rewrites = 0  # that succeeded
+        self.failures = 0  # in a row
         self._retry_at = 0.0
 
     @property
@@ -84,10 +85,11 @@ class Rewriter:
         if self.last_ok:
             self.saved_changes = self._begun_changes
             self.last_save_s = int(self._server.clock() // 1000)
-            self._failures, self._retry_at = 0, 0.0
+            self.rewrites += 1
+            self.failures, self._retry_at = 0, 0.0
         else:
-            self._retry_at = time.monotonic() + min(_RETRY_S << min(self._failures, 10), _RETRY_MAX_S)
-            self._failures += 1
+            self._retry_at = time.monotonic() + min(_RETRY_S << min(self.failures, 10), _RETRY_MAX_S)
+            self.failures += 1
 
     async def _run(self) -> bool:
         server, file_log = self._server, self.log

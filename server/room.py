@@ -32,6 +32,11 @@ def make_room(memory: Memory, now: int, *, records: int, size: int, keep: Collec
     was_size = max(0, memory.record_bytes - settings.max_bytes) if settings.max_bytes else 0
     over_records = memory.held + records - settings.max_records if settings.max_records else 0
     over_size = memory.record_bytes + size - settings.max_bytes if settings.max_bytes else 0
+    # What not even an empty memory would take: a look at all its records would hold up everybody, for nothing.
+    if settings.max_records and records - settings.max_records > was_records:
+        raise _full("MAXRECORDS", settings.max_records)
+    if settings.max_bytes and size - settings.max_bytes > was_size:
+        raise _full("MAXBYTES", settings.max_bytes)
     gone: list[bytes] = []
     if over_records > 0 or over_size > 0:
         for place in memory.least(now):
@@ -44,10 +49,14 @@ def make_room(memory: Memory, now: int, *, records: int, size: int, keep: Collec
             if fits or (len(gone) >= _LEFT_OVER and over_records <= was_records and over_size <= was_size):
                 break
     if over_records > was_records:
-        raise CommandError(f"memory index is full at MAXRECORDS ({settings.max_records})")
+        raise _full("MAXRECORDS", settings.max_records)
     if over_size > was_size:
-        raise CommandError(f"memory index is full at MAXBYTES ({settings.max_bytes})")
+        raise _full("MAXBYTES", settings.max_bytes)
     return tuple(gone)
+
+
+def _full(name: str, limit: int) -> CommandError:
+    return CommandError(f"memory index is full at {name} ({limit})")
 
 
 def evictions(key: bytes, memory: Memory, ids: tuple[bytes, ...], now: int) -> list[Entry]:

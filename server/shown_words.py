@@ -11,9 +11,11 @@ from collections.abc import Iterator
 REDACTED = b"(redacted)"
 
 #: Settings whose values are secrets. (Redis has the users of `masteruser` among them too; there are no replicas here.)
-SECRET_SETTINGS = frozenset({b"requirepass", b"tls-key-file-pass", b"tls-client-key-file-pass"})
+SECRET_SETTINGS = frozenset({b"requirepass", b"masterauth", b"tls-key-file-pass", b"tls-client-key-file-pass"})
 # All that follows the name may say something about a user's password.
 _ALL_SECRET = frozenset({"auth", "acl|setuser", "acl|deluser", "acl|getuser"})
+# What follows their first three words are those of another command.
+_QUOTES = frozenset({"acl|dryrun", "command|getkeys", "command|getkeysandflags"})
 
 _BLOBS = frozenset({b"VEC", b"ENTITYVEC"})
 _NUMBERS = frozenset({b"FVEC", b"ENTITYFVEC"})
@@ -34,20 +36,21 @@ def shown(name: str, words: list[bytes]) -> list[bytes]:
     if name == "hello":
         return list(_hello(words))
     if name == "config|set":
+        # Behind the name wherever it stands: a word that was left out must not show a password.
         return words[:2] + [
-            REDACTED if at % 2 and words[at + 1].lower() in SECRET_SETTINGS else word
-            for at, word in enumerate(words[2:])
+            REDACTED if at and words[at + 1].lower() in SECRET_SETTINGS else word for at, word in enumerate(words[2:])
         ]
-    if name == "acl|dryrun":  # the words behind the user are a command of its own
+    if name in _QUOTES:
         return words[:3] + [REDACTED] * (len(words) - 3)
     return list(_without_vectors(words)) if name.startswith("mem.") else words
 
 
 def _hello(words: list[bytes]) -> Iterator[bytes]:
     secret = 0
-    for at, word in enumerate(words):
+    for word in words:
         yield REDACTED if secret else word
-        secret = secret - 1 if secret else 2 * (at > 1 and word.upper() == b"AUTH")
+        # Wherever it stands: it may be a client's name, or stand in the place of the version that was left out.
+        secret = 2 if word.upper() == b"AUTH" else max(0, secret - 1)
 
 
 def _without_vectors(words: list[bytes]) -> Iterator[bytes]:

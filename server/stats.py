@@ -14,6 +14,7 @@ class Stats:
         "changes",
         "commands",
         "connections",
+        "denied",
         "error_codes",
         "evicted_keys",
         "evicted_records",
@@ -32,6 +33,7 @@ class Stats:
 
     def __init__(self) -> None:
         self.changes = 0  # entries applied since the start
+        self.denied = dict.fromkeys(("auth", "command", "key", "channel"), 0)  # what ACL LOG was told, since the start
         self.run_id = os.urandom(20).hex()  # tells one life of the server from the next
         self.reset()
 

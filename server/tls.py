@@ -4,8 +4,9 @@ Rule 1: a context is made anew and whole, from all settings and files together, 
         What is wrong with any of them refuses (start, CONFIG SET) or is logged (SIGHUP), and the last one stays in use.
 Rule 2: each connection takes the context of the moment in which it is accepted: a reload needs no new listener, and
         what is connected stays so.
-Rule 3: who has not shown by a handshake that they speak TLS counts towards maxclients, gets HANDSHAKE_S for it in all
-        however the bytes drip, and costs no command, no session and no line of the log above `verbose`.
+Rule 3: who has not shown by a handshake that they speak TLS counts towards maxclients, is one of MOST_HANDSHAKES, gets
+        HANDSHAKE_S for it in all however the bytes drip, and costs no command, no session and no line of the log above
+        `verbose`.
 
 Python's ssl module decides what can be set: see REFUSED in config.py for what redis.conf has beyond that.
 """
@@ -32,6 +33,11 @@ log = logging.getLogger("recalld")
 HANDSHAKE_S = 10.0
 #: How long a connection that we close may take for what it has not read and its own goodbye.
 GOODBYE_S = 10.0
+
+#: How many handshakes there may be at once; one more ends the oldest, which is most likely no client: those need
+#: milliseconds. One that is half done takes about 60 KB (measured with 800 on Linux), which maxclients alone would let
+#: strangers multiply by 10000.
+MOST_HANDSHAKES = 1000
 
 # Connections taken in one turn of the loop, so that a flood of them leaves turns for others.
 _ACCEPTS = 16
@@ -166,7 +172,7 @@ class Tls:
     def __init__(self, server: Server) -> None:
         self._server = server
         self.context = make_context(server.config)
-        self.handshakes: set[asyncio.Task[None]] = set()
+        self.handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._listeners: list[socket.socket] = []
         for name in SETTINGS:
             server.config.on_change(name, lambda _: self.load())
@@ -227,18 +233,23 @@ class Tls:
                 sock.close()
                 continue
             sock.setblocking(False)
+            if len(self.handshakes) >= MOST_HANDSHAKES:
+                oldest = next(iter(self.handshakes))
+                del self.handshakes[oldest]
+                oldest.cancel()
             handshake = server.spawn(self._shake_hands(sock, peer))
-            self.handshakes.add(handshake)
-            handshake.add_done_callback(self.handshakes.discard)
+            self.handshakes[handshake] = None
+            handshake.add_done_callback(lambda done: self.handshakes.pop(done, None))
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listeners:
             self._server.loop.add_reader(listener, self._accept, listener)
 
     async def _shake_hands(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+        connection = Connection(self._server, over_tls=True)
         try:
             await self._server.loop.connect_accepted_socket(
-                lambda: Connection(self._server, over_tls=True),
+                lambda: connection,
                 sock,
                 ssl=self.context,
                 ssl_handshake_timeout=HANDSHAKE_S,
@@ -246,3 +257,9 @@ class Tls:
             )
         except OSError as error:  # ssl.SSLError is one
             log.log(VERBOSE, "TLS handshake with %s:%s failed: %s", peer[0], peer[1], error)
+            return
+        if connection.refused is not None:  # protected-mode: it counts until its goodbye has come
+            try:
+                await connection.refused
+            finally:
+                connection.transport.abort()

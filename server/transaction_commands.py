@@ -2,6 +2,9 @@
 
 Commands between MULTI and EXEC are checked and queued by dispatch. EXEC runs them without anything in between, at one
 time, and logs all that they wrote as one group: after a crash it has happened whole or not at all.
+
+What they reply is bytes at once, so that it can be added up: a client whose replies become more than its output buffer
+may hold is cut off in the end. What it has written is written; what would only have read for it is not run any more.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ import asyncio
 from asyncio import Future
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.reply import NULL_ARRAY, OK, SimpleString
-from .commands import Command, command
+from ..protocol.encoder import encode
+from ..protocol.reply import NULL_ARRAY, OK, Encoded, SimpleString
+from .commands import Command, PendingWrite, command
 from .dispatch import call, error_reply, settled
 from .errors import CommandError
 
@@ -54,16 +58,27 @@ def exec_(ctx: Client, args: list[bytes]) -> Any:
 
     group = server.group = []
     ctx.in_exec = True
+    most, size = ctx.connection.most_reply_bytes, 0
+    replies: list[Any] = []
     try:
-        replies = [_run(ctx, entry, words) for entry, words in queue]
+        for entry, words in queue:
+            if most and size > most and "readonly" in entry.flags:
+                continue
+            reply = _as_bytes(ctx, _run(ctx, entry, words))
+            if isinstance(reply, bytes):
+                size += len(reply)
+            replies.append(reply)
     finally:
         ctx.in_exec = False
         server.group = None
         if group:
             server.log.append(group)
-    if not any(isinstance(reply, Future) for reply in replies):
-        return replies
-    return server.loop.create_task(_settle(ctx, [entry.name for entry, _ in queue], replies))
+    if any(isinstance(reply, Future) for reply in replies):
+        return server.loop.create_task(_settle(ctx, [entry.name for entry, _ in queue], replies, size))
+    if most and size > most:
+        ctx.connection.cut_off()
+        return []
+    return replies
 
 
 def _run(ctx: Client, entry: Command, words: list[bytes]) -> Any:
@@ -75,13 +90,28 @@ def _run(ctx: Client, entry: Command, words: list[bytes]) -> Any:
     return call(ctx, entry, words)
 
 
-async def _settle(ctx: Client, names: list[str], replies: list[Any]) -> list[Any]:
-    """Wait for the replies that threads still work on."""
-    await asyncio.wait([reply for reply in replies if isinstance(reply, Future)])
-    return [
-        settled(ctx, name, reply) if isinstance(reply, Future) else reply
-        for name, reply in zip(names, replies, strict=True)
-    ]
+async def _settle(ctx: Client, names: list[str], replies: list[Any], size: int) -> list[Any]:
+    """Wait for the replies that threads still work on; `size` is that of the others, in bytes."""
+    most = ctx.connection.most_reply_bytes
+    for at, reply in enumerate(replies):
+        if not isinstance(reply, Future):
+            continue
+        if most and size > most and not isinstance(reply, PendingWrite):
+            reply.cancel()  # what has not begun does not
+            continue
+        await asyncio.wait([reply])
+        replies[at] = _as_bytes(ctx, settled(ctx, names[at], reply))
+        if isinstance(replies[at], bytes):
+            size += len(replies[at])
+    if most and size > most:
+        ctx.connection.cut_off()
+        return []
+    return replies
+
+
+def _as_bytes(ctx: Client, reply: Any) -> Any:
+    """A reply that may be large as what is sent of it."""
+    return Encoded(encode(reply, ctx.proto)) if type(reply) is list or type(reply) is dict else reply
 
 
 @command("DISCARD", arity=1, flags=_FLAGS, usage="DISCARD", complexity="O(commands)", group="transactions")

@@ -6,7 +6,7 @@ Rule 2: jobs of one memory never run at the same time: what comes while a batch 
 Rule 3: a cheap job of an idle memory runs at once on the loop: handing over would cost more than it takes. So does a
         short query that comes alone; where several come in one turn of the loop, those of one memory run together.
 
-The first query that is worth it has the compiled loops loaded (index/kernels.py), in a thread: a server of small
+The first query that is worth it has the compiled loops loaded (compiled_loops.py), in a thread: a server of small
 memories never needs the time and the memory they take.
 """
 
@@ -19,12 +19,12 @@ from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..index import kernels
 from ..index.matches import Plan
 from ..index.memory import Compaction, Memory, run, run_together
 from ..index.query import Result
-from ..protocol.encoder import encode
+from ..protocol.encoder import encode_within
 from ..protocol.reply import Encoded
+from . import compiled_loops
 
 if TYPE_CHECKING:
     from .server import Server
@@ -119,7 +119,8 @@ class Workers:
 
     def _start(self, memory: Memory, batch: list[_Work]) -> None:
         # The callback's reference keeps `memory` alive, so its id stays its own.
-        running = self._server.background(lambda: _outcomes(batch))
+        most: int = self._server.config["client-output-buffer-limit"]["normal"][0]
+        running = self._server.background(lambda: _outcomes(batch, most))
         running.add_done_callback(lambda done: self._finished(memory, batch, done))
 
     def _finished(self, memory: Memory, batch: list[_Work], done: Future[Any]) -> None:
@@ -168,8 +169,8 @@ class Workers:
 def _load_kernels() -> None:
     started = perf_counter()
     try:
-        kernels.load()
-    except kernels.NotCompiled as reason:
+        compiled_loops.load()
+    except compiled_loops.NotCompiled as reason:
         log.info("no compiled loops, queries run in numpy alone: %s", reason)
     except Exception:
         log.exception("compiled loops cannot be used, queries run in numpy alone")
@@ -180,8 +181,9 @@ def _load_kernels() -> None:
 _Outcome = tuple[Any, BaseException | None] | None
 
 
-def _outcomes(batch: list[_Work]) -> list[_Outcome]:
-    """What became of each, None where nobody waits for it any more."""
+def _outcomes(batch: list[_Work], most: int) -> list[_Outcome]:
+    """What became of each, None where nobody waits for it any more. A reply of more than `most` bytes stays a value:
+    the connection, which may not have it, is cut off."""
     outcomes: list[_Outcome] = [None] * len(batch)
     asked: list[tuple[int, Plan]] = []
     for number, work in enumerate(batch):
@@ -190,16 +192,18 @@ def _outcomes(batch: list[_Work]) -> list[_Outcome]:
         if work.plan is not None:
             asked.append((number, work.plan))
         else:
-            outcomes[number] = _outcome(work)
+            outcomes[number] = _outcome(work, most)
     for (number, _), result in zip(asked, run_together([plan for _, plan in asked]), strict=True):
-        if not batch[number].future.cancelled():
-            outcomes[number] = (None, result) if isinstance(result, Exception) else _outcome(batch[number], result)
+        work = batch[number]
+        if not work.future.cancelled():
+            outcomes[number] = (None, result) if isinstance(result, Exception) else _outcome(work, most, result)
     return outcomes
 
 
-def _outcome(work: _Work, *given: Any) -> _Outcome:
+def _outcome(work: _Work, most: int, *given: Any) -> _Outcome:
     try:
         result = work.job(*given)
-        return (Encoded(encode(result, work.proto)) if work.proto else result), None
+        encoded = encode_within(result, work.proto, most) if work.proto else None
+        return (result if encoded is None else Encoded(encoded)), None
     except Exception as error:
         return None, error

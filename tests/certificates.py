@@ -57,12 +57,13 @@ class Authority:
         )
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, *, password: str = "") -> Certificate:
-        """A certificate and its key, in files of that name; what was there is replaced."""
+    def issue(self, name: str, *, password: str = "", days: int = 30) -> Certificate:
+        """A certificate and its key, in files of that name; what was there is replaced. With `days` below 0 it is one
+        that has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = [x509.DNSName("localhost"), *(x509.IPAddress(ipaddress.ip_address(ip)) for ip in ("127.0.0.1", "::1"))]
         certificate = (
-            _builder(_name(name), self._name, key)
+            _builder(_name(name), self._name, key, days)
             .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
@@ -82,7 +83,9 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 30
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -90,6 +93,6 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _DAY)
-        .not_valid_after(now + 30 * _DAY)
+        .not_valid_before(now + min(0, days) * _DAY - _DAY)
+        .not_valid_after(now + days * _DAY)
     )

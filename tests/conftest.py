@@ -12,6 +12,7 @@ import redis
 from harness import FORMS, JUNE, Agent, Clock, Running, Wire
 from inference_stand_in import StandIn, says
 from recalld.index import kernels
+from recalld.server import compiled_loops
 from recalld.server.config import OPTIONS
 
 #: RECALLD_LONG=1: as long as it takes, with other examples each time. Without it the same ones, in CI's time.
@@ -25,8 +26,8 @@ hypothesis.settings.load_profile("long" if LONG else "ci")
 
 #: Not only once a large memory is asked: what a test sees must not depend on which ran before.
 try:
-    kernels.load()
-except kernels.NotCompiled as reason:
+    compiled_loops.load()
+except compiled_loops.NotCompiled as reason:
     NOT_COMPILED = str(reason)
 else:
     NOT_COMPILED = ""

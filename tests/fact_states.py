@@ -256,7 +256,9 @@ def _check_facts(memory: Memory) -> None:
                 opened.append((key, fact.entity_type))
     found = memory.facts if memory.facts is not None else FactIndex()
     assert {key: set(said) for key, said in found._said.items()} == {k: set(said) for k, said in built._said.items()}
-    assert (found._about, found._typed) == (built._about, built._typed)
+    for name in ("_about", "_typed"):
+        kept, anew = getattr(found, name), getattr(built, name)
+        assert {key: set(ids) for key, ids in kept.items()} == {key: set(ids) for key, ids in anew.items()}
 
 
 def _check_entities(memory: Memory) -> None:

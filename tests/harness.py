@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,14 +178,15 @@ class Running(Reachable):
 
 
 class Process(Reachable):
-    """A server in a process of its own, `python -m recalld.server`, on the machine's clock; `words` are its options.
+    """A server in a process of its own, `python -m recalld.server`, on the machine's clock; `words` are its options,
+    `prefix` is a command that runs it.
 
     `log` gathers its output by lines.
     """
 
-    def __init__(self, dir: str | Path, *words: str, config: Path | None = None) -> None:
+    def __init__(self, dir: str | Path, *words: str, config: Path | None = None, prefix: Sequence[str] = ()) -> None:
         file = [] if config is None else [str(config)]
-        command = [sys.executable, "-u", "-m", "recalld.server", *file, "--port", "0", "--bind", "127.0.0.1"]
+        command = [*prefix, sys.executable, "-u", "-m", "recalld.server", *file, "--port", "0", "--bind", "127.0.0.1"]
         self.log: list[str] = []
         self.process = subprocess.Popen(
             [*command, "--dir", str(dir), *words],

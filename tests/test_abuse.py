@@ -184,6 +184,17 @@ def test_a_reply_over_the_limit_of_normal_clients(server: Abused) -> None:
     sock.close()
 
 
+def test_one_record_asked_for_again_and_again(server: Abused) -> None:
+    """640 MB of reply for a request of 50 KB: the client may not have it, and the server does not make it."""
+    wire = server.wire()
+    wire("MEM.CREATE", "again", "MODE", "SEARCH")
+    wire("MEM.ADD", "again", "ID", "x", "TEXT", "a " * 32_000)
+    with server.growth_mb(150), pytest.raises(EOFError):
+        wire("MEM.MGET", "again", *["x"] * 10_000)
+    with server.growth_mb(60):
+        assert len(server.wire()("MEM.MGET", "again", *["x"] * 100, "missing")) == 101
+
+
 def test_the_queries_of_a_client_that_has_gone_are_not_run(server: Abused) -> None:
     """A long pipeline of dear queries and a close: what has not begun by then is dropped with its client."""
     words = " ".join(f"word{n}" for n in range(1000))
@@ -374,6 +385,36 @@ def test_transactions(server: Abused) -> None:
         wire.close()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("MEM.GET", "t", "i0"), ("MEM.LIST", "t", "LIMIT", "12"), ("MEM.QUERY", "t", "TEXT", "w1 w2 w3", "TOPK", "12")],
+    ids=" ".join,
+)
+def test_a_transaction_whose_reply_is_too_large(server: Abused, command: tuple[Word, ...]) -> None:
+    """The same texts again and again, 400 MB of reply to a request of 400 KB: the client is cut off, as by any reply
+    over client-output-buffer-limit, before that is made."""
+    times = 12_000 // (1 if command[0] == "MEM.GET" else 12)
+    before = server.info("client_output_buffer_limit_disconnections")
+    with server.served(), server.growth_mb(150):
+        sock = server.raw()
+        sock.sendall(pack("MULTI") + pack(*command) * times + pack("EXEC"))
+        assert closed(sock)
+        assert server.info("client_output_buffer_limit_disconnections") == before + 1
+
+
+def test_a_transaction_that_writes_is_done_whatever_it_replies(server: Abused) -> None:
+    """What it has read is dropped with its client, what it has written stays, behind the reads as well."""
+    wire = server.wire()
+    wire("MEM.CREATE", "w", "MODE", "SEARCH")
+    sock = server.raw()
+    add = pack("MEM.ADD", "w", "TEXT", "kept")
+    sock.sendall(pack("MULTI") + add + pack("MEM.GET", "t", "i0") * 2_000 + add + pack("EXEC"))
+    assert closed(sock)
+    eventually(lambda: wire("MEM.CARD", "w") == 2)
+    wire("DEL", "w")
+    wire.close()
+
+
 # -- patterns
 
 
@@ -487,5 +528,3 @@ def test_random_bytes(server: Abused) -> None:
             sock.shutdown(socket.SHUT_WR)
             assert closed(sock)
             sock.close()
-
-

@@ -17,7 +17,11 @@ from fake_provider import Provider
 from harness import DAY, HOUR, JUNE, Clock, Running
 from hypothesis import given
 from hypothesis import strategies as st
+from inference_stand_in import MESSAGE, StandIn, fails, says
+from inference_stand_in import fact as said
 from recalld.client import (
+    Analyzed,
+    Answer,
     AsyncMemory,
     Embedded,
     Entity,
@@ -28,8 +32,10 @@ from recalld.client import (
     Hit,
     Memory,
     NextModel,
+    QueryCounts,
     Read,
     Recall,
+    Retention,
     Stats,
     Switching,
     Verified,
@@ -547,6 +553,43 @@ def test_tag_boost(memories: Callable[[str | bytes], Caller]) -> None:
     assert memory.query("alpha", explain=True)[0].explain.parts["keyword"].tag_boost is None
 
 
+def test_evict(memories: Callable[[str | bytes], Caller], clock: Clock) -> None:
+    """The least importance goes first where all else is equal, and never what has a PIN, which `get` shows."""
+    memory = memories("full")
+    memory.create(mode="SEARCH", max_records=4, half_life=3600)
+    memory.add("pinned", id="p", importance=0, pin=True)
+    memory.add_many([{"text": "low", "id": BYTES, "importance": 0.1}, {"text": "kept", "id": "k", "pin": True}])
+    memory.add("high", id="h", importance=1)
+    assert [memory.get(each, with_fact=True).pin for each in ("p", "k", "h")] == [True, True, False]
+    clock.advance(HOUR)
+    least = Retention(ESCAPED, pytest.approx((0.1 + 0.5) / 3), 0.1, 0.5, 0.0)
+    assert memory.evict(dry_run=True) == [least]
+    assert [each.id for each in memory.evict(count=10, dry_run=True)] == [ESCAPED, "h"]
+    assert memory.count() == 4
+    assert memory.evict() == [least]
+    assert memory.get(BYTES) is None
+    memory.configure(max_records=3, max_bytes=1 << 20)
+    memory.add("new", id="n", importance=0.9)  # makes room by itself
+    assert sorted(memory.scan()) == ["k", "n", "p"]
+    assert (memory.config().max_records, memory.config().max_bytes) == (3, 1 << 20)
+
+
+def test_counts_of_queries(both: Caller, clock: Clock) -> None:
+    assert both.stats() == QueryCounts(0, 0, 0, 0.0, 0, None, 0, None, None, None)
+    both.add("tea with milk", importance=1)
+    (hit,) = both.query("tea")
+    both.query("nothing of it")
+    both.search("tea")
+    counts = both.stats()
+    assert (counts.queries, counts.empty, counts.last_query_at) == (3, 1, clock())
+    assert (counts.scored, counts.score_min, counts.score_max) == (
+        1,
+        pytest.approx(hit.score, abs=1e-4),
+        counts.score_mean,
+    )
+    assert counts.usec_max <= counts.usec and counts.usec_mean == pytest.approx(counts.usec / 3, abs=1)
+
+
 def test_audit(memories: Callable[[str | bytes], Caller], server: Running, way: Way) -> None:
     words = memories(str(way))  # entries outlast the memory
     words.create(mode="SEARCH")
@@ -564,9 +607,7 @@ def test_audit(memories: Callable[[str | bytes], Caller], server: Running, way: 
     assert words.audit(accessor="nobody") == words.audit(since=JUNE + 1) == []
 
 
-def test_embedder(
-    memories: Callable[[str | bytes], Caller], server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_embedder(memories: Callable[[str | bytes], Caller], server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server makes the vectors, later where it cannot now; a change of model, and how far it is."""
     provider = Provider(monkeypatch)
     model = str(time.monotonic_ns())  # a server has one embedder for a model, and it is the one of this test
@@ -759,6 +800,37 @@ def test_recall(words: Caller) -> None:
     assert (cut.context, cut.facts, cut.omitted) == ("", (), ("f",))
     assert words.recall("tea", facts=0, anchor_top_k=1, anchor_min=0.5).facts == ()
     assert words.recall("tea", as_of=JUNE - 1).facts == ()
+
+
+def test_what_a_model_makes_of_it(asking: Callable[..., Running], model: StandIn, way: Way) -> None:
+    """analyze, consult, and recall with synthesis: what the model says, typed, or why it says nothing."""
+    server = asking()
+    options: dict[str, Any] = {"port": server.port, "protocol": way.protocol, "decode_responses": way.decode}
+    kind, client = (AsyncMemory, redis.asyncio.Redis) if way.asynchronous else (Memory, redis.Redis)
+    with asyncio.Runner() as runner:
+        connected = client(**options)
+        memory = Caller(kind(connected, "k"), runner)
+        memory.create(mode="SEARCH")
+        assert memory.consult("where?") == Answer(None, ())  # nobody is asked where nothing is known
+        model.will(says({"facts": [said()]}))
+        found = memory.analyze(MESSAGE, at=JUNE - DAY)
+        assert found == Analyzed(("1",), stored=1, restated=0)
+        assert memory.facts()[0].text == "user lives in berlin"
+        assert model.asked[-1].data["time"] == "2026-05-31T00:00:00Z"
+        assert memory.analyze(MESSAGE) == Analyzed(("1",), stored=0, restated=1)
+        model.will(says({"answer": "In Berlin.", "used": [1]}))
+        assert memory.consult("where does the user live?") == Answer("In Berlin.", ("1",))
+        model.will(says({"synthesis": "They live in Berlin."}))
+        recall = memory.recall("where does the user live?", synthesis=True)
+        assert (recall.synthesis, recall.synthesis_error) == ("They live in Berlin.", None)
+        assert memory.recall("where does the user live?").synthesis is None
+        model.will(fails(400))
+        recall = memory.recall("where does the user live?", synthesis=True)
+        assert recall.synthesis is None and recall.synthesis_error and recall.facts
+        if way.asynchronous:
+            runner.run(connected.aclose())
+        else:
+            connected.close()
 
 
 # -- events

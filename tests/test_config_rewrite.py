@@ -128,6 +128,51 @@ def test_it_keeps_its_mode_and_stays_a_link(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.conf", "real.conf"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of others")
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (65_534, (65_534, 65_534, 0o640)),  # the server's group, as /etc/recalld is set up
+        (0, (65_534, 65_534, 0o604)),  # not to be had: the server's own group could not read the old one
+    ],
+)
+def test_who_is_not_root_takes_the_file_over(tmp_path: Path, group: int, expected: tuple[int, int, int]) -> None:
+    """The server may write to the folder; the file is root's, and it cannot give one back."""
+    path = tmp_path / "recalld.conf"
+    path.write_text("# mine\ntimeout 5\n")
+    os.chown(path, 0, group)
+    os.chown(tmp_path, 65_534, 65_534)
+    for folder in (tmp_path, *tmp_path.parents):  # pytest's own folders are for their owner alone
+        folder.chmod(folder.stat().st_mode | 0o011)
+    path.chmod(0o640 if group else 0o644)
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(65_534)
+    os.seteuid(65_534)
+    try:
+        rewrite(str(path), values_of(Config.load(str(path), [("timeout", ["7"])])))
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == expected
+    assert path.read_text() == "# mine\ntimeout 7\n"
+
+
+def test_root_gives_the_file_back(tmp_path: Path) -> None:
+    path = tmp_path / "recalld.conf"
+    path.write_text("timeout 5\n")
+    if os.geteuid() == 0:
+        os.chown(path, 65_534, 65_533)
+    path.chmod(0o604)
+    before = path.stat()
+    rewrite(str(path), values_of(Config.load(str(path), [("timeout", ["7"])])))
+    after = path.stat()
+    assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
+    assert after.st_ino != before.st_ino
+
+
 def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "new.conf"
     rewrite(str(path), {**values_of(Config.defaults()), "requirepass": "x"})

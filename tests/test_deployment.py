@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import configparser
+import grp
+import importlib.util
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -21,10 +24,10 @@ from typing import Any
 import pytest
 import yaml
 from certificates import Authority
-from harness import PATIENCE_S, Running, free_port
+from harness import PATIENCE_S, Process, Running, free_port
 from manager import Manager, Service
 from packaging.requirements import Requirement
-from recalld.server import cli, sd_notify
+from recalld.server import cli, embedder, sd_notify
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
@@ -66,6 +69,82 @@ def test_check_config_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
         conf.write_text(f"port {taken.getsockname()[1]}\ndir {folder}\nlogfile {tmp_path}/log\n")
         assert cli.main(["--check-config", str(conf)]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["recalld.conf"]
+
+
+def test_check_config_asks_for_packages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each setting that needs an extra; without the setting nobody misses it. All that is wrong is said at once."""
+    conf = tmp_path / "recalld.conf"
+    conf.write_text("metrics-port 9171\nconsole-port 9172\nmem-default-embedder local\n")
+    assert cli.main(["--check-config", str(conf)]) == 0
+    capsys.readouterr()
+    for module in [name for name in sys.modules if name.startswith("recalld.server.console")]:
+        monkeypatch.delitem(sys.modules, module)
+    for name in ("prometheus_client", "starlette.applications"):
+        monkeypatch.setitem(sys.modules, name, None)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(embedder, "find_spec", lambda name: None if name == "onnxruntime" else find_spec(name))
+    embedder.need.cache_clear()
+    try:
+        assert cli.main(["--check-config", str(conf)]) == 1
+        assert re.findall(r"pip install 'recalld\[(\w+)]'", capsys.readouterr().err) == ["metrics", "console", "local"]
+        conf.write_text("port 7171\n")
+        assert cli.main(["--check-config", str(conf)]) == 0
+    finally:
+        embedder.need.cache_clear()
+
+
+def test_check_config_asks_for_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That folders are folders, and that there is one where a log file is to be made."""
+    conf, file = tmp_path / "recalld.conf", tmp_path / "file"
+    conf.write_text("port 7171\n")
+    file.touch()
+    for words, reason in (
+        (["--dir", str(file)], f"dir: '{file}' is no folder"),
+        (["--dir", str(file / "below")], f"dir: '{file}' is no folder"),
+        (["--logfile", str(tmp_path)], f"logfile: '{tmp_path}' is a folder"),
+        (["--logfile", str(tmp_path / "none" / "log")], f"logfile: there is no folder '{tmp_path}/none'"),
+        (["--mem-audit-file", str(tmp_path / "none" / "x")], f"mem-audit-file: there is no folder '{tmp_path}/none'"),
+        (["--aclfile", str(tmp_path / "none")], f"opening file '{tmp_path}/none': No such file or directory"),
+    ):
+        assert cli.main(["--check-config", str(conf), *words]) == 1
+        assert reason in capsys.readouterr().err
+    for words in (
+        ["--dir", str(file), "--appendonly", "no"],
+        ["--dir", str(tmp_path / "a" / "b"), "--logfile", str(file)],
+    ):
+        assert cli.main(["--check-config", str(conf), *words]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "recalld.conf"]
+
+
+def test_check_config_looks_as_its_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not to be written to is said; root, whom nothing stops, asks as nobody."""
+    conf, data, logs = tmp_path / "recalld.conf", tmp_path / "data", tmp_path / "logs"
+    conf.write_text(f"dir {data}\n")
+    logfile, part = logs / "recalld.log", data / "appendonlydir" / "appendonly.aof.1.incr.aof"
+    part.parent.mkdir(parents=True)
+    logs.mkdir()
+    for path in (logfile, part):
+        path.touch(0o400)
+    nobody, uid = 65_534, os.geteuid()
+    if uid == 0:
+        for folder in (data, part.parent):
+            os.chown(folder, nobody, nobody)
+        for folder in (tmp_path, *tmp_path.parents):  # pytest's own folders are for their owner alone
+            folder.chmod(folder.stat().st_mode | 0o011)
+        os.seteuid(nobody)
+    try:
+        assert cli.main(["--check-config", str(conf)]) == 1
+        assert capsys.readouterr().err == f"dir: '{part}' may not be read and written by this user\n"
+        assert cli.main(["--check-config", str(conf), "--appendonly", "no", "--logfile", str(logfile)]) == 1
+        assert capsys.readouterr().err == f"logfile: '{logfile}' may not be written by this user\n"
+        part.parent.chmod(0o500)
+        assert cli.main(["--check-config", str(conf)]) == 1
+        assert "may not be read and written by this user" in capsys.readouterr().err
+    finally:
+        os.seteuid(uid)
+        part.parent.chmod(0o700)
 
 
 def test_ping(running: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +307,37 @@ def test_sighup_reads_the_tls_files_again(tmp_path: Path) -> None:
         assert "TLS files not reloaded, the ones in use stay: tls-cert-file" in service.output
 
 
+# Open files
+
+
+def test_more_clients_than_files(tmp_path: Path) -> None:
+    """Whatever the limit is at start: it is raised where it may be, else there are fewer clients, and each further one
+    is told so; what the log needs is always left."""
+
+    def started(soft: int, hard: int) -> Process:
+        limit = ["sh", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$0" "$@"']
+        return Process(tmp_path, "--maxclients", "150", prefix=limit)
+
+    with started(130, 1_000) as server:
+        assert server.wire()("CONFIG", "GET", "maxclients")[1] == b"150"
+        assert server.wire()("CONFIG", "SET", "maxclients", "200") == "OK"
+        assert "try with 904" in server.wire().error("CONFIG", "SET", "maxclients", "2000")
+        assert server.wire()("CONFIG", "GET", "maxclients")[1] == b"200"
+    with started(130, 130) as server:
+        assert any("maxclients 150 takes 246 open files" in line for line in server.log)
+        wire = server.wire()
+        assert wire("CONFIG", "GET", "maxclients")[1] == b"34"
+        wire("MEM.CREATE", "k", "MODE", "SEARCH")
+        wires = [server.wire() for _ in range(33)]
+        for _ in range(50):
+            with server.raw() as sock:
+                assert sock.recv(100) == b"-ERR max number of clients reached\r\n"
+        assert [each("PING") for each in wires] == ["PONG"] * 33
+        assert wire("SAVE") == "OK"  # there are files left to write
+    with pytest.raises(RuntimeError, match="raise `ulimit -n`"):
+        started(90, 90)
+
+
 # Containers
 
 
@@ -380,9 +490,32 @@ def test_logrotate_names_files_that_the_unit_may_write() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("logrotate"), reason="needs logrotate on PATH")
-def test_logrotate_reads_the_file() -> None:
-    done = subprocess.run(["logrotate", "-d", CONF / "logrotate" / "recalld"], capture_output=True, text=True)
-    assert "error:" not in done.stderr.replace("error: recalld:", ""), done.stderr
+def test_logrotate_rotates(tmp_path: Path) -> None:
+    """As this user, in a folder of the test: both logs are renamed, made anew, and the server is told once."""
+    logs, told = tmp_path / "logs", tmp_path / "told"
+    logs.mkdir(mode=0o750)
+    for name in ("recalld.log", "audit.jsonl"):
+        (logs / name).write_text("a line\n")
+    me = f"{pwd.getpwuid(os.geteuid()).pw_name} {grp.getgrgid(os.getegid()).gr_name}"
+    text = (CONF / "logrotate" / "recalld").read_text()
+    for old, new in (
+        ("/var/log/recalld", str(logs)),
+        ("recalld recalld", me),
+        ("systemctl reload recalld.service", f"echo reload >>{told}"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    config = tmp_path / "logrotate.conf"
+    config.write_text(text.replace(">/dev/null 2>&1 || true", ""))
+    config.chmod(0o644)
+    command = ["logrotate", "--force", "--state", str(tmp_path / "state"), str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path.name: path.read_text() for path in logs.iterdir()} == {
+        **dict.fromkeys(("recalld.log.1", "audit.jsonl.1"), "a line\n"),
+        **dict.fromkeys(("recalld.log", "audit.jsonl"), ""),
+    }
+    assert told.read_text() == "reload\n"  # once for both
 
 
 def test_the_page_names_files_that_are_there() -> None:

@@ -130,6 +130,30 @@ def test_a_large_reply_is_sent_whole(running: Start) -> None:
     ending.join()
 
 
+@pytest.mark.parametrize("half_closed", [True, False])
+@pytest.mark.parametrize("in_threads", [True, False])
+def test_what_waits_behind_large_replies_runs(running: Start, half_closed: bool, in_threads: bool) -> None:
+    """Commands that were held up because the client had not read the replies before, whoever ends the connection."""
+    server = running(shutdown_timeout=HOUR_S, client_output_buffer_limit="normal 0 0 0")
+    wire = server.wire()
+    wire("MEM.CREATE", "k", "MODE", "SEARCH")
+    text = "x" * 60_000
+    for name in range(100):
+        wire("MEM.ADD", "k", "ID", str(name), "TEXT", text)
+    command = ("MEM.LIST", "k", "LIMIT", 100) if in_threads else ("ECHO", "x" * 6_000_000)
+    wire.sock.sendall(pack(*command) * 8)
+    assert wire.sock.recv(1, socket.MSG_PEEK)
+    if half_closed:
+        wire.sock.shutdown(socket.SHUT_WR)
+    else:
+        ending = Ending(server)
+    replies = [wire.read() for _ in range(8)]
+    assert [len(reply) for reply in replies] == [100 if in_threads else 6_000_000] * 8
+    assert is_closed(wire)
+    if not half_closed:
+        ending.join()
+
+
 def test_who_does_not_read_is_cut_off_in_time(running: Start) -> None:
     server = running(shutdown_timeout="0", client_output_buffer_limit="normal 0 0 0")
     wire = server.wire()

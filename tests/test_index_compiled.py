@@ -126,11 +126,12 @@ def test_where_no_code_may_be_made_there_are_no_loops():
     script = f"""
 import ctypes
 from recalld.index import kernels
+from recalld.server import compiled_loops
 if ctypes.CDLL(None).prctl({set_mdwe}, {refuse_exec_gain}, 0, 0, 0):
     raise SystemExit("no prctl")
 try:
-    kernels.load()
-except kernels.NotCompiled as reason:
+    compiled_loops.load()
+except compiled_loops.NotCompiled as reason:
     print(reason, kernels.loops)
 """
     if not hasattr(ctypes.CDLL(None), "prctl"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from recalld.index import codes, columns, filters, matches, parallel, ranking, rrf
 from recalld.index.analyzer import Vocabulary
+from recalld.index.estimates import Estimates
 from recalld.index.filters import OPERATORS, clause, tag_clauses
 from recalld.index.memory import NEVER, Memory, run, run_together
 from recalld.index.query import Query, Result
@@ -269,3 +270,13 @@ def test_rows_without_a_word(words):
     assert len(memory) == columns.POSTINGS_MIN + 600 + 401 - 1
     memory.compact()
     assert memory.term_count() == 1
+
+
+def test_what_one_query_reads_another_does_not_write_over():
+    """Queries of a batch run in several threads, and may differ in half-life and weights."""
+    estimates, updated, importance = Estimates(), np.arange(100), np.linspace(0.0, 1.0, 100)
+    fixed, _ = estimates.fixed(updated, importance, 200, 50.0, (1.0, 0.5))
+    before = fixed.copy()
+    estimates.fixed(updated, importance, 200, 7.0, (1.0, 0.5))
+    estimates.fixed(updated, importance, 200, 50.0, (0.1, 0.0))
+    assert (fixed == before).all()

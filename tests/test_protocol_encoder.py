@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recalld.protocol.encoder import encode
+from recalld.protocol.encoder import MANY, encode, encode_within
 from recalld.protocol.parser import Parser
 from recalld.protocol.reply import (
     NULL_ARRAY,
@@ -287,3 +287,23 @@ def test_hiredis_reads_it_back(value: object, proto: int) -> None:
     assert reply == as_read(value, proto)
     assert type(reply) is type(as_read(value, proto))
     assert reader.gets() == b"PONG"
+
+
+@pytest.mark.parametrize("proto", [2, 3])
+def test_a_reply_with_a_limit(proto: int) -> None:
+    """As without one up to the limit to the byte, None beyond it; a list is given up before all of it is made."""
+    made = 0
+
+    class Counted(str):
+        def encode(self, *args: Any, **options: Any) -> bytes:
+            nonlocal made
+            made += 1
+            return super().encode(*args, **options)
+
+    items: list[Any] = [{"id": b"x" * 100, "meta": {"a": 1.5}}, [1, None, b"y"], b"z" * 50, "text"] * MANY
+    whole = encode(items, proto)
+    assert encode_within(items, proto, 0) == encode_within(items, proto, len(whole)) == whole
+    assert encode_within(items, proto, len(whole) - 1) is None
+    assert encode_within(b"x" * 100, proto, 1) == encode(b"x" * 100, proto)  # one value is as large as it is stored
+    assert encode_within([Counted("x" * 100)] * 1_000, proto, 1_000) is None
+    assert 0 < made < 20

@@ -244,9 +244,10 @@ def test_replay_gives_the_same_state() -> None:
     """An entry that was read by the command and one from the log end in the same memory, expired records gone."""
     payload = small()
     states = []
-    for loaded in (load(payload), None):
+    for is_read in (True, False):
         keyspace = Keyspace()
-        keyspace.apply(entries.Restore(b"k", payload, JUNE + DAY, JUNE + 30 * SECOND, loaded))
+        read = load(payload).attach(keyspace.vocabulary) if is_read else None
+        keyspace.apply(entries.Restore(b"k", payload, JUNE + DAY, JUNE + 30 * SECOND, read))
         memory = keyspace.get(b"k", JUNE + 30 * SECOND)
         assert memory is not None
         assert keyspace.deadlines == {b"k": JUNE + DAY}

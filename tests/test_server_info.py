@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from durable import eventually
 from harness import Clock, Running, Wire
 
 Start = Callable[..., Running]
@@ -17,19 +18,23 @@ EXPORTED = {
     "Clients": "connected_clients blocked_clients tracking_clients client_recent_max_input_buffer"
     " client_recent_max_output_buffer",
     "Memory": "used_memory used_memory_rss used_memory_peak used_memory_overhead used_memory_startup"
-    " used_memory_dataset maxmemory total_system_memory",
+    " used_memory_dataset maxmemory total_system_memory mem_fragmentation_ratio mem_fragmentation_bytes"
+    " mem_clients_normal mem_clients_slaves used_memory_lua used_memory_scripts active_defrag_running"
+    " lazyfree_pending_objects",
     "Persistence": "loading rdb_changes_since_last_save rdb_bgsave_in_progress rdb_last_save_time"
     " rdb_last_bgsave_time_sec rdb_current_bgsave_time_sec aof_enabled aof_rewrite_in_progress aof_rewrite_scheduled"
-    " aof_last_rewrite_time_sec aof_current_rewrite_time_sec module_fork_in_progress",
+    " aof_last_rewrite_time_sec aof_current_rewrite_time_sec module_fork_in_progress aof_pending_rewrite"
+    " rdb_last_cow_size aof_last_cow_size module_fork_last_cow_size aof_rewrites aof_rewrites_consecutive_failures",
     "Stats": "pubsub_channels pubsub_patterns latest_fork_usec total_connections_received total_commands_processed"
     " rejected_connections total_net_input_bytes total_net_output_bytes expired_keys evicted_keys keyspace_hits"
-    " keyspace_misses sync_full sync_partial_ok sync_partial_err",
+    " keyspace_misses sync_full sync_partial_ok sync_partial_err acl_access_denied_auth acl_access_denied_cmd"
+    " acl_access_denied_key acl_access_denied_channel",
     "Replication": "connected_slaves repl_backlog_size repl_backlog_active repl_backlog_first_byte_offset"
     " repl_backlog_histlen master_repl_offset second_repl_offset",
     "CPU": "used_cpu_sys used_cpu_user used_cpu_sys_children used_cpu_user_children",
 }
 STATES = ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status")
-WITH_LOG = ("aof_current_size", "aof_base_size")
+WITH_LOG = ("aof_current_size", "aof_base_size", "aof_buffer_length")
 
 
 def sections(wire: Wire) -> dict[str, dict[str, str]]:
@@ -117,6 +122,33 @@ def test_a_line_of_client_list(used: Wire) -> None:
     fields = dict(part.split("=") for part in line.split(" "))
     assert {"name", "age", "idle", "flags", "db", "omem", "cmd", "user", "resp", "lib-name", "lib-ver"} <= set(fields)
     assert (fields["name"], fields["cmd"], fields["db"], fields["resp"]) == ("me", "client|list", "0", "2")
+
+
+def test_what_clients_hold(running: Start) -> None:
+    """The input of a command that is not whole yet is in mem_clients_normal, and goes with its client."""
+    server = running()
+    wire = server.wire()
+    sock = server.raw()
+    sock.sendall(b"*2\r\n$4\r\nECHO\r\n$100000\r\n" + b"x" * 50_000)
+
+    def held() -> int:
+        memory = sections(wire)["Memory"]
+        assert float(memory["mem_fragmentation_ratio"]) == 1.0  # without maxmemory, used is the resident size
+        return int(memory["mem_clients_normal"])
+
+    eventually(lambda: 50_000 <= held() <= 51_000)
+    sock.close()
+    eventually(lambda: held() < 1_000)
+
+
+def test_rewrites_are_counted(running: Start, tmp_path: Path) -> None:
+    wire = running(dir=tmp_path).wire()
+    for count in (1, 2):
+        wire("SAVE")
+        found = sections(wire)["Persistence"]
+        assert [found[name] for name in ("rdb_saves", "aof_rewrites", "aof_rewrites_consecutive_failures")] == [
+            *(str(count), str(count), "0")
+        ]
 
 
 def test_changes_since_the_last_save(running: Start, tmp_path: Path) -> None:

@@ -98,6 +98,15 @@ def test_command_list_filters(wire: Wire) -> None:
         assert wire.error("COMMAND", "LIST", *words) == "ERR syntax error"
 
 
+def test_the_same_name_a_thousand_times(wire: Wire) -> None:
+    """A short request must not have gigabytes of reply."""
+    for words in (["COMMAND", "INFO"], ["COMMAND", "DOCS"], ["CONFIG", "GET"]):
+        wire(*words, *["client"] * 1000)
+        assert wire.error(*words, *["client"] * 1001) == "ERR more than 1000 names; ask for fewer at a time"
+    number = wire("CLIENT", "ID")
+    assert wire("CLIENT", "LIST", "ID", *[number] * 5).count(b"\n") == 1
+
+
 def test_getkeys(wire: Wire) -> None:
     assert wire("COMMAND", "GETKEYS", "DEL", "a", "b") == [b"a", b"b"]
     assert wire("COMMAND", "GETKEYS", "MEM.ADD", "a", "TEXT", "t") == [b"a"]
@@ -182,8 +191,8 @@ def test_bytes_of_a_setting_come_back(running: Start) -> None:
 
 def test_info_has_every_section_once(wire: Wire, wire3: Wire) -> None:
     everything = [
-        *("Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "CPU", "Commandstats", "Errorstats"),
-        *("Latencystats", "Cluster", "Keyspace", "Embedding", "Audit", "Memorydb"),
+        *("Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "CPU", "Modules"),
+        *("Commandstats", "Errorstats", "Latencystats", "Cluster", "Keyspace", "Embedding", "Audit", "Memorydb"),
     ]
     default = [title for title in everything if title not in ("Commandstats", "Latencystats")]
     assert titles(wire) == titles(wire, "DEFAULT", "cpu") == default

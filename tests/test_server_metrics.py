@@ -94,6 +94,10 @@ def test_what_happened_is_in_the_metrics(scraped: Callable[..., Scraped]) -> Non
     assert found[plain("recalld_errors_total", code="ERR")] == 2
     assert found[plain("recalld_errors_total", code="WRONGPASS")] == 1
     assert found[plain("recalld_keyspace_misses_total")] == 1  # RENAME's: MEM.CREATE wants no memory
+    assert found[plain("recalld_acl_denied_total", reason="auth")] == 1
+    assert found[plain("recalld_acl_denied_total", reason="key")] == 0
+    assert (found[plain("recalld_max_clients")], found[plain("recalld_maxmemory_bytes")]) == (10_000, 0)
+    assert found[plain("recalld_loop_cpu_seconds_total")] > 0
     assert found[plain("recalld_log_ok")] == 1
     assert found[plain("recalld_memory_used_bytes")] > 1 << 20
 

@@ -16,6 +16,8 @@ from .filters import F, Filter
 from .memory import AsyncMemory, Memory
 from .results import (
     Added,
+    Analyzed,
+    Answer,
     Config,
     Embedded,
     Entity,
@@ -28,9 +30,11 @@ from .results import (
     NextModel,
     Page,
     Part,
+    QueryCounts,
     Read,
     Recall,
     Record,
+    Retention,
     Stats,
     Switching,
     Term,
@@ -40,6 +44,8 @@ from .results import (
 
 __all__ = [
     "Added",
+    "Analyzed",
+    "Answer",
     "AsyncMemory",
     "Command",
     "Config",
@@ -59,10 +65,12 @@ __all__ = [
     "NextModel",
     "Page",
     "Part",
+    "QueryCounts",
     "QueryOptions",
     "Read",
     "Recall",
     "Record",
+    "Retention",
     "SearchOptions",
     "Stats",
     "Switching",

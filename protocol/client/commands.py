@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar, Unpac
 
 from . import replies, words
 from .filters import Filters, filter_words
-from .results import Added, Config, Embedded, Explanation, Hits, Info, Read, Record, Verified
+from .results import Added, Config, Embedded, Explanation, Hits, Info, QueryCounts, Read, Record, Retention, Verified
 from .words import Meta, Span, Text, Time, Vector
 
 T = TypeVar("T")
@@ -166,6 +166,17 @@ def embed(key: Text, *, count: int | None = None) -> Command[Embedded]:
     return Command(("MEM.EMBED", words.text(key), *opt("COUNT", count, words.number)), replies.embedded)
 
 
+def stats(key: Text) -> Command[QueryCounts]:
+    """What the memory was asked since the server started: how often, how long it took, how well hits scored."""
+    return Command(("MEM.STATS", words.text(key)), replies.query_counts)
+
+
+def evict(key: Text, *, count: int | None = None, dry_run: bool = False) -> Command[list[Retention]]:
+    """Evict the `count` (1) records of least retention, as a full memory does by itself; which. dry_run: only say."""
+    options = (*opt("COUNT", count, words.number), *flag("DRYRUN", dry_run))
+    return Command(("MEM.EVICT", words.text(key), *options), lambda reply: list(map(replies.retention, reply)))
+
+
 def audit(
     key: Text, *, limit: int | None = None, accessor: Text | None = None, since: Time | None = None
 ) -> Command[list[Read]]:
@@ -220,10 +231,10 @@ def add(
 ) -> Command[Added]:
     """Store a record, or write over the one with its id, keeping what is not named; its id.
 
-    `at` is the time of writing. nx: only where the id is new, xx: only where it exists. keepvec: the vector stays
-    although the text changes. dedup: where a record has this text already, case and spaces aside, nothing is stored and
-    the id is that one's (`Added.stored`); `near`, which implies it: records of at least this similarity are named too
-    (`Added.near`), and only that.
+    `at` is the time of writing. pin: it is never evicted. nx: only where the id is new, xx: only where it exists.
+    keepvec: the vector stays although the text changes. dedup: where a record has this text already, case and spaces
+    aside, nothing is stored and the id is that one's (`Added.stored`); `near`, which implies it: records of at least
+    this similarity are named too (`Added.near`), and only that.
     """
     options = (
         *opt("ID", id),

@@ -1,4 +1,4 @@
-"""The commands about facts and entities, as commands.py has those about records."""
+"""The commands about facts and entities, and what a model makes of them, as commands.py has those about records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from . import replies, words
 from .commands import Command, cascade_words, flag, meta_words, opt, tag_words, vector_words
-from .results import Entity, Fact, Page, Recall
+from .results import Analyzed, Answer, Entity, Fact, Page, Recall
 from .words import Meta, Span, Text, Time, Vector
 
 
@@ -140,14 +140,15 @@ def recall(
     as_of: Time | None = None,
     budget: int | None = None,
     fallback: Literal["RECENT"] | None = None,
+    synthesis: bool = False,
     cascade: Literal["UP", "DOWN"] | None = None,
     across: Iterable[Text] | None = None,
 ) -> Command[Recall]:
     """The facts that bear on a question and the block of context made of them; without a question the latest facts.
 
     `facts` (8) and `episodes` (0) are how many, `budget` is in tokens; fallback RECENT: the latest facts where nothing
-    matches. `cascade` covers the memories above or below this one as well, `across` those of these keys; each fact and
-    episode then has its `key`.
+    matches; synthesis: with prose that the server's model makes of it. `cascade` covers the memories above or below
+    this one as well, `across` those of these keys; each fact and episode then has its `key`.
     """
     options = (
         *opt("TEXT", text),
@@ -160,6 +161,17 @@ def recall(
         *opt("ASOF", as_of, words.time),
         *opt("BUDGET", budget, words.number),
         *opt("FALLBACK", fallback),
+        *flag("SYNTHESIS", synthesis),
         *cascade_words(cascade, across),
     )
     return Command(("MEM.RECALL", words.text(key), *options, b"FORMAT", b"MAP"), replies.recall)
+
+
+def analyze(key: Text, text: Text, *, at: Time | None = None) -> Command[Analyzed]:
+    """Let the server's model (inference-url) take facts from a message, written `at` (now), and state them."""
+    return Command(("MEM.ANALYZE", words.text(key), *opt("TEXT", text), *opt("AT", at, words.time)), replies.analyzed)
+
+
+def consult(key: Text, question: Text) -> Command[Answer]:
+    """Let the server's model answer a question from the facts that `recall` finds for it."""
+    return Command(("MEM.CONSULT", words.text(key), *opt("TEXT", question)), replies.answer)

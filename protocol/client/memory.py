@@ -154,6 +154,8 @@ class Memory:
     count = _method(commands.count)
     tier = _method(commands.tier)
     embed = _method(commands.embed)
+    stats = _method(commands.stats)
+    evict = _method(commands.evict)
     audit = _method(commands.audit)
     add = _method(commands.add)
     add_many = _method(commands.add_many)
@@ -177,6 +179,8 @@ class Memory:
     entities = _method(fact_commands.entities)
     paths = _method(fact_commands.paths)
     recall = _method(fact_commands.recall)
+    analyze = _method(fact_commands.analyze)
+    consult = _method(fact_commands.consult)
 
 
 class AsyncMemory:
@@ -256,6 +260,8 @@ class AsyncMemory:
     count = _async_method(commands.count)
     tier = _async_method(commands.tier)
     embed = _async_method(commands.embed)
+    stats = _async_method(commands.stats)
+    evict = _async_method(commands.evict)
     audit = _async_method(commands.audit)
     add = _async_method(commands.add)
     add_many = _async_method(commands.add_many)
@@ -279,3 +285,5 @@ class AsyncMemory:
     entities = _async_method(fact_commands.entities)
     paths = _async_method(fact_commands.paths)
     recall = _async_method(fact_commands.recall)
+    analyze = _async_method(fact_commands.analyze)
+    consult = _async_method(fact_commands.consult)

@@ -102,6 +102,7 @@ def record(reply: Any) -> results.Record | None:
         meta=_get(found, "meta", _strings),
         vector=_get(found, "vector", _vector),
         fact=_get(found, "fact", fact),
+        pin=_get(found, "pin", bool) or False,
         key=_get(found, "key", text),
     )
 
@@ -287,7 +288,19 @@ def recall(reply: Any) -> results.Recall:
         entities=tuple(map(entity, found["entities"])),
         episodes=tuple(records(found["episodes"])),
         omitted=texts(found["omitted"]),
+        synthesis=_get(found, "synthesis", text),
+        synthesis_error=_get(found, "synthesis_error", text),
     )
+
+
+def analyzed(reply: Any) -> results.Analyzed:
+    found = as_map(reply)
+    return results.Analyzed(texts(found["facts"]), integer(found["stored"]), integer(found["restated"]))
+
+
+def answer(reply: Any) -> results.Answer:
+    found = as_map(reply)
+    return results.Answer(_get(found, "answer", text), texts(found["ids"]))
 
 
 # -- memories
@@ -353,6 +366,29 @@ def _history(reply: Any) -> int | str:
 
 def embedded(reply: Any) -> results.Embedded:
     return results.Embedded(*map(integer, reply))
+
+
+def retention(reply: Any) -> results.Retention:
+    found = as_map(reply)
+    return results.Retention(
+        text(found["id"]), *(_real(found[name]) for name in ("retention", "importance", "recency", "use"))
+    )
+
+
+def query_counts(reply: Any) -> results.QueryCounts:
+    found = as_map(reply)
+    return results.QueryCounts(
+        queries=integer(found["queries"]),
+        empty=integer(found["empty"]),
+        usec=integer(found["usec"]),
+        usec_mean=_real(found["usec_mean"]),
+        usec_max=integer(found["usec_max"]),
+        last_query_at=_get(found, "last_query_at", integer),
+        scored=integer(found["scored"]),
+        score_mean=_get(found, "score_mean", _real),
+        score_min=_get(found, "score_min", _real),
+        score_max=_get(found, "score_max", _real),
+    )
 
 
 def read(reply: Any) -> results.Read:

@@ -131,6 +131,32 @@ class Embedded(NamedTuple):
     left: int
 
 
+class Retention(NamedTuple):
+    """What keeps a record in a full memory: `retention`, the mean of the other three; who has least goes first."""
+
+    id: str
+    retention: float
+    importance: float
+    recency: float
+    use: float
+
+
+class QueryCounts(NamedTuple):
+    """What a memory was asked since the server started: queries of every kind, the `empty` of them that found nothing,
+    their microseconds, and over the `scored` ones the score of the best hit; None where there was none."""
+
+    queries: int
+    empty: int
+    usec: int
+    usec_mean: float
+    usec_max: int
+    last_query_at: int | None
+    scored: int
+    score_mean: float | None
+    score_min: float | None
+    score_max: float | None
+
+
 class Verified(NamedTuple):
     """How many records were looked at, and how many of them have not the text they had."""
 
@@ -171,8 +197,8 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """What is stored under an id; `pttl` is -1 without a deadline. `fact` is there of a fact, where asked for, `key` is
-    the memory's where a recall covered several."""
+    """What is stored under an id; `pttl` is -1 without a deadline. `fact` is there of a fact, and `pin` says whether it
+    is never evicted, where `with_fact` asked for it; `key` is the memory's where a recall covered several."""
 
     id: str
     text: str | None
@@ -188,6 +214,7 @@ class Record:
     meta: dict[str, str] | None = None
     vector: Float32s | None = None
     fact: Fact | None = None
+    pin: bool = False
     key: str | None = None
 
 
@@ -205,16 +232,36 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What is known that bears on a question; `context` is the block to give a model, `omitted` what its budget cut."""
+    """What is known that bears on a question; `context` is the block to give a model, `omitted` what its budget cut.
+
+    `synthesis` is the prose that a model made of it, where it was asked for, or `synthesis_error` why there is none.
+    """
 
     context: str
     facts: tuple[Fact, ...]
     entities: tuple[Entity, ...]
     episodes: tuple[Record, ...]
     omitted: tuple[str, ...]
+    synthesis: str | None = None
+    synthesis_error: str | None = None
 
     def __str__(self) -> str:
         return self.context
+
+
+class Analyzed(NamedTuple):
+    """The facts that a model took from a message, by id: how many of them are new, and how many were known."""
+
+    facts: tuple[str, ...]
+    stored: int
+    restated: int
+
+
+class Answer(NamedTuple):
+    """A model's answer from what a memory knows, None where that says nothing about it, and the `facts` it used."""
+
+    answer: str | None
+    facts: tuple[str, ...]
 
 
 class NextModel(NamedTuple):

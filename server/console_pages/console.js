@@ -28,7 +28,7 @@
     const cell = row.insertCell();
     if (["add", "meta", "ttl", "fact", "invalidate"].includes(told.event)) {
       const link = document.createElement("a");
-      link.href = body.dataset.record + "&id=" + encodeURIComponent(told.id);
+      link.href = body.dataset.record + "&id=" + told.to;
       link.textContent = told.id;
       cell.append(link);
     } else {
