@@ -1,4 +1,7 @@
-"""Ranges of rows on several cores: for scans so long that memory, not arithmetic, is what one thread waits for."""
+"""Ranges of rows on several cores: for scans so long that memory, not arithmetic, is what one thread waits for.
+
+Whoever waits does what nobody has begun yet: a part may have parts itself, and all threads would wait for a free one.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,16 @@ def split(rows: int, step: int, work: Callable[[int, int], None], *, least: int 
         work(0, rows)
         return
     each = -(-rows // (parts * step)) * step
-    others = [pool.submit(work, start, min(start + each, rows)) for start in range(each, rows, each)]
+    others = [(pool.submit(work, start, min(start + each, rows)), start) for start in range(each, rows, each)]
     try:
         work(0, min(each, rows))
+        for other, start in others:
+            if other.cancel():
+                work(start, min(start + each, rows))
     finally:
-        for other in others:
-            other.result()
+        for other, _ in others:
+            if not other.cancel():
+                other.result()
 
 
 def each(count: int, work: Callable[[int], None], *, rows: int) -> None:
@@ -60,4 +67,5 @@ def each(count: int, work: Callable[[int], None], *, rows: int) -> None:
         some()
     finally:
         for other in others:
-            other.result()
+            if not other.cancel():
+                other.result()

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _MATRIX_MIN = 5
 # Of fewer rows the float32 numbers are as quickly read as the codes, and are closer.
 _ROWS_MIN = 128
-# 8 MB that a thread keeps.
-_KEPT_PRODUCTS = 2 << 20
+# 2 MB that a thread keeps.
+_KEPT_PRODUCTS = 1 << 19
 # Rounding of an estimate beside what Scan.rest says, as a share of |x|: the product's scaling, and lengths that are 1
 # only to float32.
 _ROUNDING = 1e-6

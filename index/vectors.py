@@ -134,7 +134,8 @@ class VectorTable:
                 twin._sum = twin._sum + fixed_sum(block[: len(part)])
         if self.metric != "COSINE":
             twin.norms = self.norms[rows]
-        twin.codes = self.codes.taken(rows)
+        if not (rows[1:] < rows[:-1]).any():  # others are coded anew
+            twin.codes = self.codes.taken(rows)
         return twin
 
     def copy(self) -> VectorTable:

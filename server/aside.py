@@ -5,7 +5,8 @@ Rule 1: the copy costs milliseconds (`Table.copy`). The entries are settled agai
 Rule 2: meanwhile whoever wants to write to the key waits (`Server.waits`), and so does the connection itself. Reads go
         on.
 Rule 3: what changes the memory all the same (vectors of its embedder, a write that had begun before) sends the work
-        back to its beginning; after a few times the loop does it itself. What expires meanwhile does so in both.
+        back to its beginning; after a few times the loop does it itself. What expires meanwhile does so in both. A
+        snapshot between counts as a change: its base has no more what expired, and the entries may be about that.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def change(
 ) -> Any:
     """Commit what `settle(memory)` says, some `rows` records; `finish(these entries)`, the reply, now or as a future.
 
-    `settle` runs in a thread where there are many, and reads nothing but the memory it is given, then a copy.
+    `settle` runs in a thread where there are many, and reads nothing but the memory it is given, then a copy,
+    and `ctx.now`, which is later where it begins again.
     """
     if ctx.in_exec or rows <= ON_LOOP:
         group = settle(memory)
@@ -63,8 +65,9 @@ def _begin(
             raise CommandError(server.log.failure, "MISCONF")
         if ctx.look_up(key) is not memory:
             raise CommandError("the key was replaced while its memory was being changed; nothing was written")
+        group, encoded = made.pop()
+        server.keyspace.foretell(group)
         if memory.version == version:
-            group, encoded = made.pop()
             if group:
                 server.commit_made(key, twin, group, encoded, ctx.now)
             reply = finish(group)

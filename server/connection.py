@@ -126,6 +126,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writable = True
+        if self.soft_since:
+            self.limit_unsent()  # which is less by now: a soft limit is for who stays over it
         if self.unwritten:
             self._write_pieces(self.unwritten)
         self._drain()
@@ -473,9 +475,10 @@ class Connection(asyncio.Protocol):
         """Run what has come, send the replies, and close. What comes from now on is read and dropped.
 
         Not left unread: closing with unread bytes resets the connection, and with it replies that are under way.
-        With `drop_held`, a command that CLIENT PAUSE holds back will not run, nor what is behind it.
+        With `drop_held`, a command that CLIENT PAUSE holds back will not run, nor what is behind it. One that waits for
+        a change of its memory will.
         """
-        if drop_held and self.held is not None:
+        if drop_held and self.held is not None and self.server.pause_until:
             self.held = None
             self.client.close_after_reply = True
         self.closing_after_input = True

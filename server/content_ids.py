@@ -99,6 +99,8 @@ async def _check_rest(
         await asyncio.sleep(0)
         if find(ctx, key) is not memory:
             raise CommandError("the key was replaced while its records were being looked at")
+        if not _is_indexed(ctx, memory, Contents):  # a large change begins another index
+            continue
         more, worse = _check(memory, ids)
         checked, bad = checked + more, bad + worse
     return _shown(checked, bad)

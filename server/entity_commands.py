@@ -198,8 +198,7 @@ def entity(ctx: Client, args: list[bytes]) -> Any:
 
 def _settle(ctx: Client, key: bytes, memory: Memory, asked: _Asked, resolved: Resolved) -> Any:
     """Commit what MEM.ENTITY asks for, the name being resolved; the reply, or a future of it."""
-    config, now = ctx.server.config, ctx.now
-    rows = 0
+    config, rows = ctx.server.config, 0
     if asked.other is not None and memory.facts is not None:
         rows = memory.facts.about(_other(memory.entities or Entities(), asked, resolved))
 
@@ -215,7 +214,10 @@ def _settle(ctx: Client, key: bytes, memory: Memory, asked: _Asked, resolved: Re
         assert stored is not None
         return {**entity_map(memory, stored), "resolved": resolved.how}
 
-    return change(ctx, key, memory, rows, lambda memory: _entries(key, memory, asked, resolved, config, now), finish)
+    def settle(memory: Memory) -> list[Entry]:
+        return _entries(key, memory, asked, resolved, config, ctx.now)
+
+    return change(ctx, key, memory, rows, settle, finish)
 
 
 def _entries(

@@ -186,11 +186,16 @@ class Keyspace:
         alone.memories[key] = memory
         return alone
 
-    def replace(self, key: bytes, twin: Memory, group: Sequence[Entry], now: int) -> None:
-        """Make `group` so for the memory at `key`, given a copy of it for which that was done (aside.py)."""
+    def foretell(self, group: Sequence[Entry]) -> None:
+        """`group` is about to be made so: a snapshot that is being taken freezes the memory first, which counts as a
+        change of it."""
         if self.before_change is not None:
             for entry in group:
                 self.before_change(entry)
+
+    def replace(self, key: bytes, twin: Memory, now: int) -> None:
+        """Make `group`, which was foretold, so for the memory at `key`, given a copy of it for which that was done
+        (aside.py)."""
         memory = self.memories[key]
         memory.version += 1
         twin.expire(now)  # as the memory has, and has said so

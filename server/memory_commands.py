@@ -253,7 +253,7 @@ def config(ctx: Client, args: list[bytes]) -> Any:
             server.backfill.add(key)
         return OK
 
-    return change(ctx, key, memory, rows, lambda _: [entry], finish)
+    return change(ctx, key, memory, rows, lambda _: [replace(entry, at=ctx.now)], finish)
 
 
 def _remodelled(settings: Settings, given: dict[str, Any], config: Config) -> Settings:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .command_times import CommandTimes
 from .latency import LatencyMonitor
 from .monitor import Monitors
-from .shown_words import shown
+from .shown_words import SLOWLOG_WORDS, shown
 from .slowlog import SlowLog
 
 if TYPE_CHECKING:
@@ -90,4 +90,5 @@ class Observer:
         now = ctx.server.clock()
         self.latency.saw("fast-command" if "fast" in entry.flags else "command", took_ns / 1e6, now)
         if took_ns >= self._slow_ns and "skip_slowlog" not in entry.flags:
-            self.slowlog.add(now // 1000, took_ns // 1000, shown(entry.name, words), ctx.addr, ctx.name)
+            seen = shown(entry.name, words, first=SLOWLOG_WORDS)
+            self.slowlog.add(now // 1000, took_ns // 1000, seen, ctx.addr, ctx.name)

@@ -500,11 +500,12 @@ def _forget_late(
 
 def _forget_all(ctx: Client, key: bytes, memory: Memory, rows: int, clauses: list[Clause], dry_run: bool) -> Any:
     """Delete what passes, some `rows` records; where they are many, aside. The reply, or a future of it."""
-    now, proto = ctx.now, ctx.proto
+    proto = ctx.proto
     ids: list[bytes] = []
     encoded: list[Encoded] = []
 
     def settle(memory: Memory) -> list[Entry]:
+        now = ctx.now
         # The encoded columns of a copy are nobody else's.
         views = (memory if rows > ON_LOOP else memory.copy()).views(now)
         ids[:], serials = _passing_records(memory, views, clauses)

@@ -455,8 +455,12 @@ def _add_all(ctx: Client, key: bytes, drafts: list[Draft]) -> Any:
 
     def store(memory: Memory) -> Any:
         made: list[Batch] = []
+        model = memory.settings.model, memory.settings.dim
 
         def settle(memory: Memory) -> list[Entry]:
+            another = (memory.settings.model, memory.settings.dim) != model
+            if another and any(draft.vector is not None for draft in drafts):
+                raise CommandError("the memory got another model while it was being written to; nothing was written")
             batch = Batch(ctx, key, memory)
             for number, draft in enumerate(drafts, 1):
                 _in_record(number, partial(batch.settle, draft))
@@ -601,11 +605,11 @@ def mget(ctx: Client, args: list[bytes]) -> Any:
 )
 def delete(ctx: Client, args: list[bytes]) -> Any:
     """Delete records; how many there were."""
-    key, memory, now = args[0], find(ctx, args[0]), ctx.now
+    key, memory = args[0], find(ctx, args[0])
 
     def settle(memory: Memory) -> list[Entry]:
         there = tuple(dict.fromkeys(record_id for record_id in args[1:] if record_id in memory))
-        return [Remove(key, there, now)] if there else []
+        return [Remove(key, there, ctx.now)] if there else []
 
     def finish(group: list[Entry]) -> int:
         gone = [record_id for entry in group if isinstance(entry, Remove) for record_id in entry.ids]

@@ -148,7 +148,7 @@ class Server:
     def commit_made(self, key: bytes, twin: Memory, group: list[Entry], encoded: bytes, now: int) -> None:
         """Commit a group that was applied to a copy of the memory at `key` (aside.py)."""
         self.stats.changes += len(group)
-        self.keyspace.replace(key, twin, group, now)
+        self.keyspace.replace(key, twin, now)
         if self.notifications.on:
             for entry in group:
                 self.notifications.applied(entry)
@@ -435,7 +435,7 @@ class Server:
     def _close_slow(self) -> None:
         """A soft limit of client-output-buffer-limit ends a client also while nothing more is sent to it."""
         for client in list(self.clients.values()):
-            if client.connection.unsent_bytes():
+            if client.connection.unsent_bytes() or client.connection.soft_since:
                 client.connection.limit_unsent()
 
     def _set_max_bulk(self, value: int) -> None:

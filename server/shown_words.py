@@ -24,12 +24,13 @@ _SHORT_BYTES = 32
 _FEW_NUMBERS = 8
 
 # As in Redis (SLOWLOG_ENTRY_MAX_ARGC, SLOWLOG_ENTRY_MAX_STRING).
-_SLOWLOG_WORDS = 32
+SLOWLOG_WORDS = 32
 _SLOWLOG_WORD_BYTES = 128
 
 
-def shown(name: str, words: list[bytes]) -> list[bytes]:
-    """The words of a command, secrets and vectors taken out; `name` as in the command table."""
+def shown(name: str, words: list[bytes], *, first: int | None = None) -> list[bytes]:
+    """The words of a command, secrets and vectors taken out; `name` as in the command table. Where only so many `first`
+    words will be seen, vectors behind them may stay."""
     if name in _ALL_SECRET:
         head = 1 + name.count("|")
         return words[:head] + [REDACTED] * (len(words) - head)
@@ -42,7 +43,7 @@ def shown(name: str, words: list[bytes]) -> list[bytes]:
         ]
     if name in _QUOTES:
         return words[:3] + [REDACTED] * (len(words) - 3)
-    return list(_without_vectors(words)) if name.startswith("mem.") else words
+    return list(_without_vectors(words, len(words) if first is None else first)) if name.startswith("mem.") else words
 
 
 def _hello(words: list[bytes]) -> Iterator[bytes]:
@@ -53,9 +54,11 @@ def _hello(words: list[bytes]) -> Iterator[bytes]:
         secret = 2 if word.upper() == b"AUTH" else max(0, secret - 1)
 
 
-def _without_vectors(words: list[bytes]) -> Iterator[bytes]:
+def _without_vectors(words: list[bytes], most: int) -> Iterator[bytes]:
     at = 0
-    while at < len(words):
+    for _ in range(most):
+        if at >= len(words):
+            return
         word = words[at]
         yield word
         at += 1
@@ -69,11 +72,12 @@ def _without_vectors(words: list[bytes]) -> Iterator[bytes]:
                 yield words[at]
                 yield b"(vector of %d numbers)" % count
                 at += 1 + count
+    yield from words[at:]
 
 
 def cut(words: list[bytes]) -> list[bytes]:
     """As SLOWLOG cuts them: 32 words of 128 bytes, each cut saying how much is left out."""
-    kept = words if len(words) <= _SLOWLOG_WORDS else words[: _SLOWLOG_WORDS - 1]
+    kept = words if len(words) <= SLOWLOG_WORDS else words[: SLOWLOG_WORDS - 1]
     found = [
         word
         if len(word) <= _SLOWLOG_WORD_BYTES

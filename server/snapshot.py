@@ -64,6 +64,7 @@ class Snapshot:
         memory = self._keyspace.memories.get(key)
         if memory is not None:  # else its key has expired
             self._keyspace.prune(key, now)
+            memory.version += 1  # what is changed aside begins again: it may be about records that have expired since
             self._frozen[place] = freeze(key, memory, self._keyspace.deadlines.get(key, 0), self._now)
 
 
