@@ -9,7 +9,7 @@ from typing import Any
 Row = dict[str, Any]
 
 COLOURS = {"recalld": "#1f77b4", "RediSearch": "#d62728"}
-MARKS = {"knn": "o-", "keyword": "s--", "hybrid": "^:"}
+MARKS = {"knn": "o-", "keyword": "s--", "hybrid": "^:", "hybrid RRF": "v-."}
 COLUMNS = 3
 
 

@@ -201,6 +201,13 @@ class Bench:
 
     def _changes(self) -> Iterator[Case]:
         n, notes = self.records, self.copied("notes")
+
+        def empty() -> None:
+            self.call("DEL", "copy")
+            self.call("MEM.CREATE", "copy", "DIM", DIM)
+
+        words = [word for i in range(n // 10) for word in ("RECORD", *self._record("notes", i, 0))]
+        yield Case(f"MEM.MADD of {n // 10:,}", empty, self.does("MEM.MADD", "copy", n // 10, *words))
         even = self.does("MEM.FORGET", "copy", "TAGS", "ANY", 1, "even")
         yield Case(f"MEM.FORGET of all {n:,}", notes, self.does("MEM.FORGET", "copy", "TAGS", "ANY", 1, "all"))
         yield Case("MEM.FORGET of half of them", notes, even)

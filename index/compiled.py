@@ -392,3 +392,44 @@ def take_sums(sums: Array, touched: Array, allowed: Array, least: float) -> tupl
             count += 1
         sums[slot] = 0.0
     return slots[:count].copy(), values[:count].copy()
+
+
+@_compiled(
+    _written(_INT)(
+        _read(_types.uint32),
+        _read(_types.uint16),
+        _INT32S,
+        *(_INT, _INT),
+        _read(_types.uint32),
+        _written(_INT),
+    )
+)
+def forward_postings(
+    terms: Array, halves: Array, ends: Array, row: int, first: int, wanted: Array, counts: Array
+) -> Array:
+    """The postings of distinct terms in the forward index of the rows from `row` on, those of the first term first:
+    `counts`, zeros before, says how many each has. `ends` is of all rows, `terms` and `halves` begin at `first`."""
+    some = np.zeros(256, np.bool_)  # most terms are none of these, which one look tells
+    for term in wanted:
+        some[term & 255] = True
+    for term in terms:
+        if some[term & 255]:
+            for which in range(len(wanted)):
+                if wanted[which] == term:
+                    counts[which] += 1
+                    break
+    places = np.cumsum(counts) - counts
+    out = np.empty(np.sum(counts), np.int64)
+    at = 0
+    for slot in range(row, len(ends)):
+        end = ends[slot] - first
+        while at < end:
+            term = terms[at]
+            if some[term & 255]:
+                for which in range(len(wanted)):
+                    if wanted[which] == term:
+                        out[places[which]] = slot << 16 | halves[at]
+                        places[which] += 1
+                        break
+            at += 1
+    return out

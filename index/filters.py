@@ -45,6 +45,8 @@ _CID_LEN = 59
 
 # A column's slots are sorted anew once one in so many is behind those sorted.
 _SORTED_SHARE = 8
+# So many rows are encoded within a fraction of a millisecond.
+_BEHIND_MAX = 512
 # Below this many rows a clause looks at each record: an encoded column would not pay for itself.
 COLUMNS_MIN = 512
 
@@ -231,6 +233,12 @@ class Clause:
             return None
         return rows.columns.meta(self.name, rows).slots(self, rows.n, most)
 
+    def known_count(self, rows: Rows) -> int | None:
+        """About how many rows pass, where the index of a metadata field tells that at once; else None."""
+        if self.reserved or rows.n < COLUMNS_MIN or self.op not in ("EQ", "IN"):
+            return None
+        return rows.columns.known_count(self, rows.n)
+
     def _each(self, values: Iterable[bytes], n: int) -> Bools:
         if self.op == "EXISTS":
             return np.full(n, self.values == (b"1",))
@@ -320,6 +328,15 @@ class FieldColumn:
         passes[0] = clause._any(())
         return passes
 
+    def known_count(self, clause: Clause, n: int) -> int | None:
+        """About how many of the first `n` rows pass; None where that is not known at once."""
+        sorted_n = int(self._starts[-1])
+        if n - self._n > _BEHIND_MAX or (n - sorted_n) * _SORTED_SHARE > n:
+            return None
+        codes = np.flatnonzero(self._passing(clause))
+        codes = codes[codes < len(self._starts) - 1]
+        return int((self._starts[codes + 1] - self._starts[codes]).sum()) + n - sorted_n
+
     def slots(self, clause: Clause, n: int, most: int) -> Int64s | None:
         """The slots below `n` that pass, ascending, if they are `most` at most."""
         if clause.op == "EXISTS":
@@ -360,6 +377,11 @@ class Columns:
         self._meta: dict[bytes, FieldColumn] = {}
         self._tags = TagSlots()
         self._facts = FactColumns()
+
+    def known_count(self, clause: Clause, n: int) -> int | None:
+        """About how many rows pass the clause; None where its field is not encoded yet, or many rows are not."""
+        column = self._meta.get(clause.name)
+        return None if column is None else column.known_count(clause, n)
 
     def meta(self, name: bytes, rows: Rows) -> FieldColumn:
         column = self._meta.get(name)

@@ -29,6 +29,8 @@ Bools = npt.NDArray[np.bool_]
 
 # Up to so many terms the forward index is compared with each; a longer query takes one pass for all.
 TERMS_SINGLY = 8
+# Up to so many, compiled.
+_TERMS_COMPARED = 64
 #: With fewer rows an array of all their scores costs less than leaving some out.
 PRUNE_MIN = 16_384
 # A list is searched for single rows where it is so many times longer than they are many.
@@ -364,11 +366,34 @@ def _unposted(plan: Plan, terms: list[int]) -> list[tuple[Int64s, int]]:
     alive, ends = view.alive(), view.terms_end
     first = int(ends[posted - 1]) if posted else 0
     halves = view.fwd_halves[first : int(ends[-1])]
+    if kernels.loops is not None and len(terms) <= _TERMS_COMPARED:
+        return _compiled_unposted(plan, terms, first)
     found = []
     for at in _places(view.fwd_terms[first : int(ends[-1])], terms):
         slots = posted + np.searchsorted(ends[posted:], first + at, side="right")
         live = len(slots) if alive is None else int(np.count_nonzero(alive[slots]))
         found.append((slots << 16 | halves[at], live))
+    return found
+
+
+def _compiled_unposted(plan: Plan, terms: list[int], first: int) -> list[tuple[Int64s, int]]:
+    view, alive, ends = plan.view, plan.view.alive(), plan.view.terms_end
+    counts = np.zeros(len(terms), np.int64)
+    last = int(ends[-1])
+    postings: Int64s = kernels.loops.forward_postings(
+        view.fwd_terms[first:last],
+        view.fwd_halves[first:last],
+        ends,
+        plan.posted,
+        first,
+        np.array(terms, np.uint32),
+        counts,
+    )
+    found, start = [], 0
+    for count in counts.tolist():
+        data = postings[start : start + count]
+        found.append((data, count if alive is None else int(np.count_nonzero(alive[data >> 16]))))
+        start += count
     return found
 
 

@@ -50,6 +50,9 @@ _CODES_BELOW_TOGETHER = 10
 _SCAN_ABOVE = 8
 # A filter that keeps one row in so many, or fewer, is a list of rows; others are a mask.
 _FEW = 16
+# What a posting, and a row that a filter keeps, take compiled loops beside its vector.
+_POSTING_COST = 20
+_KEPT_COST = 200
 # To join one more memory, however small, takes 20 microseconds: as long as so many float operations of a scan.
 _MEMBER_COST = 100_000
 
@@ -88,9 +91,13 @@ class Plan:
         """About how many float operations the scan takes, to choose between the loop and a thread."""
         query, n = self.query, self.view.n
         dim = len(query.vector) if query.vector is not None else 0
-        # A clause looks at a row in about a fifth of a microsecond or, where it is encoded already, much less.
         if self.moment is not None:
             n = self.moment.rows
+        elif kernels.loops is not None:
+            cost = self._compiled_cost(dim)
+            if cost is not None:
+                return cost
+        # A clause looks at a row in about a fifth of a microsecond or, where it is encoded already, much less.
         per_row = dim + (32 if self.moment is None else 200) + 1000 * len(query.filters)
         if query.like is not None or query.fallback_like:
             per_row += 3000
@@ -105,6 +112,21 @@ class Plan:
         unposted = int(ends[-1]) - (int(ends[self.posted - 1]) if self.posted else 0)
         cost += unposted * min(len(self.terms), TERMS_SINGLY + 20)
         return cost + 10 * sum(posting.n for _, posting in self.terms if posting is not None)
+
+
+    def _compiled_cost(self, dim: int) -> int | None:
+        """The same where compiled loops answer a common kind of query in much less; None for others."""
+        query, view = self.query, self.view
+        if query.like is not None or query.fallback_like or view.settings.tagboost or self.posted < view.n:
+            return None
+        if query.kind == "keyword":
+            if query.filters or query.counts or query.explain or query.explain_id is not None:
+                return None
+            return _POSTING_COST * sum(posting.n for _, posting in self.terms if posting is not None)
+        if query.kind != "vector" or len(query.filters) != 1:
+            return None
+        kept = query.filters[0].known_count(view)
+        return None if kept is None or kept * _CODES_BELOW > view.n else kept * (2 * dim + _KEPT_COST)
 
 
 class Matches:

@@ -53,4 +53,4 @@ def with_near(
         ids = [view.ids[hit.slot] for hit in result.hits]
         return [record_id, int(is_new), [each for each in ids if each != record_id][:NEAR_MAX]]
 
-    return ctx.server.workers.ask(memory, plan, plan.cost, reply, 0)
+    return ctx.server.workers.ask(memory, plan, 0, reply, 0)

@@ -198,7 +198,7 @@ def _answer(
 
     def ask(plan: Plan) -> Any:
         return ctx.server.workers.ask(
-            memory, plan, plan.cost + shown, lambda result: reply(result.view or plan.view, result), proto
+            memory, plan, shown, lambda result: reply(result.view or plan.view, result), proto
         )
 
     if not embeds or query.no_embed or text is None:

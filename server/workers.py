@@ -77,12 +77,15 @@ class Workers:
             return job()
         return self._queue(memory, None, job, proto)
 
-    def ask(self, memory: Memory, plan: Plan, cost: int, finish: Finish, proto: int) -> Any:
-        """`finish(result of the query)`, a reply: now, or a future of it encoded."""
+    def ask(self, memory: Memory, plan: Plan, more: int, finish: Finish, proto: int) -> Any:
+        """`finish(result of the query)`, a reply that costs so much `more`: now, or a future of it encoded."""
+        if id(memory) in self._waiting:
+            return self._queue(memory, plan, finish, proto)
+        cost = plan.cost + more  # which looks at what only one thread at a time may
         if cost > _COMPILED_COST and not self._loading:
             self._loading = True
             Thread(target=_load_kernels, name="kernels", daemon=True).start()
-        if cost > _SHORT_COST or id(memory) in self._waiting:
+        if cost > _SHORT_COST:
             return self._queue(memory, plan, finish, proto)
         if cost <= INLINE_COST:
             return finish(run(plan))
