@@ -27,6 +27,8 @@ from typing import Any, Self
 
 import redis
 import uvloop
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 Word = bytes | str | int | float
 
@@ -37,6 +39,10 @@ HOUR = 3_600 * SECOND
 DAY = 24 * HOUR
 #: So long that only a server which hangs meets it.
 PATIENCE_S = 60.0
+
+
+#: redis-py tries a refused login again and again, for ten seconds.
+AT_ONCE = Retry(NoBackoff(), 0)
 
 
 class Clock:

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import pytest
 import redis
-from harness import SECOND, Clock, Running, Wire, Word
+from harness import AT_ONCE, SECOND, Clock, Running, Wire, Word
 from recalld.server import server as server_module
 from recalld.server.categories import CATEGORIES
 from recalld.server.commands import TABLE
@@ -250,8 +250,9 @@ def test_redis_py_logs_in_and_reads_the_replies(server: Running, protocol: int) 
             assert bob.acl_whoami() == "bob"
             with pytest.raises(redis.exceptions.NoPermissionError):
                 bob.exists("b")
-        with server.client(protocol, username="bob", password="wrong") as bob, pytest.raises(redis.AuthenticationError):
-            bob.ping()
+        stranger = server.client(protocol, username="bob", password="wrong", retry=AT_ONCE)
+        with stranger, pytest.raises(redis.AuthenticationError):
+            stranger.ping()
         assert admin.acl_getuser("bob")["flags"][0] == "on"
         auth, key = admin.acl_log()
         assert (auth["reason"], key["reason"], key["object"]) == ("auth", "key", "b")

@@ -15,8 +15,6 @@ from recalld.index.query import Query, Result
 from recalld.index.settings import Settings
 from recalld.index.vectors import normalised
 
-pytestmark = pytest.mark.usefixtures("loops")
-
 ROWS = 1700
 DIM = 5
 WORDS = [f"word{number}" for number in range(60)]
@@ -113,6 +111,7 @@ def shown(memory: Memory, asked: list[Query], results: list[Result]) -> list[obj
     return found
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("metric", ["COSINE", "L2", "IP"])
 def test_large_and_small_paths_agree_to_the_bit(monkeypatch, metric):
     """The same records, kept with and without postings and columns, with and without gathering."""
@@ -142,6 +141,7 @@ def test_large_and_small_paths_agree_to_the_bit(monkeypatch, metric):
     assert small.term_count() == large.term_count()
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("counts", [False, True])
 def test_the_common_case_agrees_to_the_bit(monkeypatch, counts):
     """Every record has words and a vector: by quick looks at all rows, and by none."""
