@@ -25,6 +25,8 @@ Floats = npt.NDArray[np.float64]
 Floats32 = npt.NDArray[np.float32]
 Int64s = npt.NDArray[np.int64]
 
+#: How many other names one entity may be given; each change of it writes them all.
+ALIASES_MAX = 1000
 TYPES = (
     b"PERSON",
     b"ORG",
@@ -242,7 +244,8 @@ class Entities:
         near: list[tuple[int, float]] | None = None,
     ) -> Resolved:
         """What `name` means as an `entity_type`: the entity of that name, that alias, or with a vector the nearest one
-        with similarity >= `threshold` (the name becomes its alias), else a new one created at `at`.
+        with similarity >= `threshold` (the name becomes its alias, unless it has ALIASES_MAX), else a new one created
+        at `at`.
 
         `vector` is float32 bytes of a unit vector, b"" for none; one without a vector gets it. `near` is what
         `search(entity_type).nearest` found, where a thread did it. Changes nothing.
@@ -254,7 +257,7 @@ class Entities:
                 found = self.nearest(np.frombuffer(vector, "<f4").astype(np.float64), entity_type, 1, threshold)
             else:
                 found = self._nearest_first(near)
-            if found:
+            if found and len(found[0][0].aliases) < ALIASES_MAX:
                 entity = found[0][0]
                 return Resolved(entity._replace(aliases=(*entity.aliases, name)), "similar")
         return Resolved(Entity(0, name, entity_type, (), at, vector), "created")

@@ -389,6 +389,8 @@ class _Reader:
 
     def vectors(self, at: int, count: int, dim: int) -> Array:
         offset = self._sections["vectors"][0] + at
+        if dim < 1:  # of these any number fits
+            raise BaseDamaged(f"{self._name} is damaged: vectors of {dim} dimensions")
         return np.frombuffer(self._data, "<f4", count * dim, offset).reshape(count, dim)
 
 

@@ -58,6 +58,7 @@ class Client:
         "last_ms",
         "lib_name",
         "lib_ver",
+        "longest_word",
         "monitoring",
         "multi",
         "multi_failed",
@@ -104,6 +105,7 @@ class Client:
         self.multi_failed = False
         self.in_exec = False
         self.seen: Seen | None = None  # the read that runs, where it is kept
+        self.longest_word = 0  # bytes of the longest that had to be put together for the command at hand
         self.dirty = False  # a watched key changed
         self.watched: set[bytes] = set()
         self.channels: set[bytes] = set()
@@ -155,6 +157,12 @@ class Client:
         self.multi = None
         self.multi_failed = False
         self.server.unwatch(self)
+
+    def check_names(self, held: set[bytes], names: list[bytes], what: str) -> None:
+        """Refuse what makes more of them than a connection may have; raises CommandError."""
+        limit = self.server.config["max-client-names"]
+        if len(held) + len(names) > limit and (count := len(held.union(names))) > limit:
+            raise CommandError(f"{count} {what} of one connection exceed max-client-names ({limit})")
 
     def push(self, message: Any) -> None:
         """Send an out-of-band message (pub/sub) behind the replies already queued."""

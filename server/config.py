@@ -348,6 +348,8 @@ OPTIONS: dict[str, Option] = {
         Option("maxclients", Int(1, UINT_MAX), "10000"),
         Option("proto-max-bulk-len", Memory(MIB, LONG_MAX), "512mb"),
         Option("client-query-buffer-limit", Memory(MIB, LONG_MAX), "1gb"),
+        Option("max-command-words", Int(1024, INT_MAX), "32768"),
+        Option("max-client-names", Int(1, INT_MAX), "65536"),
         Option("client-output-buffer-limit", OutputLimits(), "normal 32mb 0 0 pubsub 32mb 8mb 60"),
         # memory
         Option("maxmemory", Memory(0, LONG_MAX), "0"),
@@ -390,6 +392,7 @@ OPTIONS: dict[str, Option] = {
         # limits
         Option("mem-max-records", Int(0, INT_MAX), "0"),
         Option("mem-max-text-bytes", Memory(1, LONG_MAX), "65536"),
+        Option("mem-max-meta-bytes", Memory(1, LONG_MAX), "1mb"),
         Option("mem-max-terms-per-doc", Int(1, INT_MAX), "1024"),
         Option("mem-max-dim", Int(1, 65536), "4096"),
         Option("mem-max-topk", Int(1, INT_MAX), "1000"),
@@ -642,9 +645,10 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def _fatal(where: str, line: str, error: ConfigError) -> ConfigError:
-    name = line.split(None, 1)[0].lower().lstrip("-")
+    first = (line.split(None, 1) or [line])[0]  # str counts more characters as blanks than the file's format does
+    name = first.lower().lstrip("-")
     if name == "user" or name.encode("utf-8", "surrogateescape") in SECRET_SETTINGS:  # this goes to the log
-        line = f"{line.split(None, 1)[0]} (redacted)"
+        line = f"{first} (redacted)"
     return ConfigError(f"\n*** FATAL CONFIG FILE ERROR ***\n{where}\n>>> '{line}'\n{error.message}")
 
 

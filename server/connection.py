@@ -45,6 +45,8 @@ MEASURE_BYTES = 1 << 16
 # HIGH_WATER holds of them. So sixteen replies of 20 MB are never in memory for one client.
 MAX_WAITING = 16
 FIRST_WAITING = 2
+# An argument from which on it is put together in a thread: copying so much takes half a millisecond.
+APART_BYTES = 1 << 20
 # As in Redis; client-query-buffer-limit bounds what the words take.
 MAX_ARGS = (1 << 31) - 1
 # The log position of a write that has not written yet: beyond any there is.
@@ -78,7 +80,10 @@ class Connection(asyncio.Protocol):
         self.unwritten_bytes = 0
         self.client: Client = cast(Client, None)
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.parser = Parser(max_bulk_bytes=server.config["proto-max-bulk-len"], max_args=MAX_ARGS)
+        self.parser = Parser(
+            max_bulk_bytes=server.config["proto-max-bulk-len"], max_args=MAX_ARGS, apart_bytes=APART_BYTES
+        )
+        self.joining = False  # a thread puts an argument together
         self.waiting: deque[Waiting] = deque()  # what may not leave yet, in order
         self.waiting_bytes = 0
         self.futures = 0
@@ -176,6 +181,8 @@ class Connection(asyncio.Protocol):
                 client.close_after_reply = True
                 break
             if args is None:
+                if self.parser.pieces and not self.joining:
+                    self._join()
                 break
             self.held = None
             before = log_.position
@@ -231,6 +238,25 @@ class Connection(asyncio.Protocol):
     def _resume(self) -> None:
         self.scheduled = False
         self.process()
+
+    def _join(self) -> None:
+        pieces = self.parser.pieces
+
+        def work() -> bytes:
+            whole = b"".join(pieces)
+            while len(pieces) > 1:  # until `put` it waits for one
+                pieces.pop()
+            return whole
+
+        def put(done: Future[bytes]) -> None:
+            self.joining = False
+            if not self.closing and not done.cancelled():
+                self.client.longest_word = max(self.client.longest_word, len(done.result()))
+                self.parser.put(done.result())
+                self.process()
+
+        self.joining = True
+        self.server.background(work).add_done_callback(put)
 
     def _is_muted(self, reply: Any) -> bool:
         """CLIENT REPLY OFF and SKIP: the command ran, its reply is dropped. SKIP lasts for one command."""
@@ -466,7 +492,7 @@ class Connection(asyncio.Protocol):
     # -- the end
 
     def _close_when_done(self) -> None:
-        idle = not self.waiting and not self.scheduled and self.held is None and self.writable
+        idle = not (self.waiting or self.scheduled or self.joining) and self.held is None and self.writable
         if idle and not self.closing:
             self.closing = True
             self.transport.close()

@@ -73,28 +73,44 @@ class _Http(uvicorn.Server):
 
 class _Connection(H11Protocol):
     """One connection, which asks something and takes of the answer within _PATIENCE_S or is closed; never more than
-    _MOST_CONNECTIONS."""
+    _MOST_CONNECTIONS. One more takes the place of that which has asked nothing for longest."""
 
     _done: object = None  # the request that was answered last
     _left = 0  # bytes that the browser did not take
+    _idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > _MOST_CONNECTIONS:
-            transport.abort()
-            return
+            others = [each for each in self.connections if isinstance(each, _Connection) and each is not self]
+            idle = [each for each in others if each.is_idle]
+            if not idle:
+                transport.abort()
+                return
+            longest = min(idle, key=lambda each: each._idle_since)
+            self.connections.discard(longest)  # now: its end is told in a later turn of the loop
+            longest.transport.abort()
+        self._idle_since = self.loop.time()
         self.loop.call_later(_PATIENCE_S, self._look)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request that waits for its answer."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def on_response_complete(self) -> None:
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
 
     def _look(self) -> None:
         if self.transport.is_closing():
             return
         left = self.transport.get_write_buffer_size()
-        idle = self.cycle is None or self.cycle.response_complete
         # Since the last look, at the first ever: it took nothing, or had all and asked nothing.
-        if left == self._left if left else idle and self.cycle is self._done:
+        if left == self._left if left else self.is_idle and self.cycle is self._done:
             self.transport.abort()
             return
-        self._done, self._left = self.cycle if idle else None, left
+        self._done, self._left = self.cycle if self.is_idle else None, left
         self.loop.call_later(_PATIENCE_S, self._look)
 
 

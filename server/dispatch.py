@@ -24,6 +24,13 @@ log = logging.getLogger("recalld")
 
 # Commands that run at once although MULTI is open.
 _NOT_QUEUED = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})
+# Whose words may be any number, as threads read them. What has no more words than _FEW is not counted.
+_ANY_WORDS = frozenset({"mem.madd"})
+_FEW = 1024
+# Whose words may be as long as proto-max-bulk-len lets them, as threads read them; others' may be longer than this only
+# where a text or metadata may be.
+_ANY_LENGTH = frozenset({"restore"})
+_WORD_BYTES = 32 << 20
 # What RESP2 may send while subscribed: its replies and the messages share one stream.
 _SUBSCRIBED = frozenset(
     {"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ping", "quit", "reset"}
@@ -39,6 +46,10 @@ _SPELLINGS_MAX = 4096
 _HTTP = frozenset({b"post", b"host:"})
 
 
+# More than any command's name has: of a longer word it is enough to look at so much.
+_NAME_BYTES = 64
+
+
 class CrossProtocol(Exception):
     """The peer speaks HTTP: the connection is to be closed, and nothing else of it is run."""
 
@@ -49,7 +60,7 @@ class Paused(Exception):
 
 def find(args: list[bytes]) -> Command:
     """The table's entry for `args`; raises CommandError."""
-    name = args[0]
+    name = args[0][:_NAME_BYTES]
     entry = TABLE.get(name.lower().decode("latin-1"))
     if entry is None:
         if name.lower() in _HTTP:
@@ -63,7 +74,7 @@ def find(args: list[bytes]) -> Command:
         if entry.handler is not None:
             return entry
         raise wrong_arity(entry)
-    sub = entry.subcommands.get(args[1].lower().decode("latin-1"))
+    sub = entry.subcommands.get(args[1][:_NAME_BYTES].lower().decode("latin-1"))
     if sub is None:
         word = args[1][:128].decode("utf-8", "replace")
         raise CommandError(f"unknown subcommand '{word}'. Try {entry.name.upper()} HELP.")
@@ -96,6 +107,8 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         if not entry.arity_ok(len(args)):
             raise wrong_arity(entry)
         name = entry.name
+        if len(args) > _FEW or ctx.longest_word:
+            _check_size(ctx, name, len(args))
         if name not in ctx.granted:
             server.acl.check(ctx, entry, args)
         if ctx.proto == 2 and (ctx.channels or ctx.patterns) and name not in _SUBSCRIBED:
@@ -122,9 +135,10 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         ctx.close_after_reply = True
         return Replies()
     except CommandError as error:
+        ctx.longest_word = 0
         if entry is not None:
             server.observer.times.rejected[entry.name] += 1
-        if args[0].lower() == b"exec":
+        if args[0][:_NAME_BYTES].lower() == b"exec":
             ctx.discard_transaction()
             reason = error.message if error.code == "ERR" else error.wire
             error = CommandError(f"Transaction discarded because of: {reason}", "EXECABORT")
@@ -137,6 +151,18 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         raise Paused
     ctx.last_command = name
     return call(ctx, entry, args)
+
+
+def _check_size(ctx: Client, name: str, count: int) -> None:
+    """Refuse what would take long on the loop; raises CommandError."""
+    config, longest = ctx.server.config, ctx.longest_word
+    ctx.longest_word = 0
+    most = config["max-command-words"]
+    if count > most and name not in _ANY_WORDS:
+        raise CommandError(f"a command of {count} words exceeds max-command-words ({most}); send it as several")
+    most = max(_WORD_BYTES, config["mem-max-text-bytes"], config["mem-max-meta-bytes"])
+    if longest > most and name not in _ANY_LENGTH:
+        raise CommandError(f"a word of {longest} bytes exceeds the {most} that '{name}' takes")
 
 
 def _has_memory(ctx: Client, entry: Command, args: list[bytes]) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..index.entities import Entities, Entity, Resolved, entity_name, type_named
+from ..index.entities import ALIASES_MAX, Entities, Entity, Resolved, entity_name, type_named
 from ..index.fact_index import FactIndex, Key, Node, meant, node_of, one_thing
 from ..index.memory import Memory
 from ..index.moment import joined
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 # As many characters as an object has, which an entity's name may become.
 _NAME_CHARS = 500
+_NAME_BYTES = 16 * _NAME_CHARS
 # Comparing a vector with so many of 384 numbers takes a millisecond or two; with more a thread does it.
 _NEAREST_ON_LOOP = 4096
 # As many facts as MEM.PATHS looks at in some milliseconds; beyond, a thread looks at all of them.
@@ -134,10 +135,11 @@ class _Asked:
 
 def name_of(word: bytes) -> bytes:
     """The word as an entity's name; raises CommandError."""
-    name = entity_name(word)
+    # One that is far too long is not looked at.
+    name = entity_name(word) if len(word) <= _NAME_BYTES else word
     if not name:
         raise CommandError("an entity's name must not be empty")
-    if characters(name) > _NAME_CHARS:
+    if len(name) > _NAME_BYTES or characters(name) > _NAME_CHARS:
         raise CommandError(f"an entity's name must not exceed {_NAME_CHARS} characters")
     return name
 
@@ -154,7 +156,7 @@ def name_of(word: bytes) -> bytes:
     options=(
         "TYPE entity-type: PERSON ORG PLACE PRODUCT SKILL TOPIC EVENT FOOD ROLE CONCEPT THING DATE; any other word is"
         " THING; without it the name means its only, else its most used entity, else a new THING",
-        "ALIAS name: another name of it, repeatable",
+        "ALIAS name: another name of it, repeatable; it may have 1000",
         "VEC, FVEC: its vector, by which similar names of the type are found",
         "MERGE other: the other entity of the type goes; its names and facts become this one's",
     ),
@@ -235,10 +237,14 @@ def _entries(
             if holder.number not in (found.number, other.number if other is not None else 0):
                 raise CommandError(f"'{_shown(alias)}' already names another {found.type.decode()}; MERGE joins them")
         names[alias] = None
-    found = found._replace(aliases=tuple(names)[1:])
-    group: list[Entry] = []
+    had, own = len(found.aliases), tuple(names)[1:]
     if other is not None:
         names.update(dict.fromkeys((other.name, *other.aliases)))
+    if len(names) - 1 > max(had, ALIASES_MAX):
+        raise CommandError(f"an entity may have {ALIASES_MAX} aliases, this one would have {len(names) - 1}")
+    found = found._replace(aliases=own)
+    group: list[Entry] = []
+    if other is not None:
         merged = found._replace(aliases=tuple(names)[1:], vector=found.vector or other.vector)
         group = [DropEntity(key, other.name, other.type, now), _entry(key, merged, now)]
         group += _moved(key, memory, merged, other, config, now)

@@ -464,7 +464,7 @@ def decode(words: Words) -> Entry:
     """The entry that `words` encode; raises ValueError where they encode none."""
     try:
         return _DECODERS[words[0]](words)
-    except (KeyError, IndexError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError) as error:  # TypeError: a fact of too few words
         raise ValueError(f"not a log entry: {words[0][:64]!r}") from error
 
 

@@ -30,7 +30,7 @@ from .errors import CommandError, syntax_error
 from .fact_maps import FactRow, fact_at, fact_map, fact_slots, read_page
 from .fact_words import FactDraft, check_times, read_fact
 from .memory_commands import find
-from .record_commands import growth, merged, stored_vector
+from .record_commands import check_meta, growth, merged, stored_vector
 from .room import announce_evicted, evictions, make_room
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ def _restatement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, old:
         tags=as_it_is.tags if draft.tags is None else draft.tags,
         deadline=now + draft.ttl_s * 1000 if draft.ttl_s else old.deadline,
     )
+    check_meta(ctx.server.config, put.id, put.meta, put.tags)
     assert put.extra is not None
     same = put == as_it_is and (fact, put.extra.confidence) == (was, old.confidence)
     return None if same else put
@@ -288,14 +289,17 @@ def _statement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, spoken
         view, slot = old.view, old.slot
         meta, tags = view.metas[slot], view.tags[slot]
         importance, created, deadline = float(view.importance[slot]), int(view.created[slot]), old.deadline
+    meta = merged(meta, draft.meta)
+    tags = tags if draft.tags is None else draft.tags
+    check_meta(config, record_id, meta, (*tags, said.episode, said.supersedes))
     known = min(written, now)
     return Put(
         key=key,
         id=record_id,
         text=text,
         vector=vector,
-        meta=merged(meta, draft.meta),
-        tags=tags if draft.tags is None else draft.tags,
+        meta=meta,
+        tags=tags,
         importance=importance,
         created_at=created,
         updated_at=written,

@@ -60,6 +60,9 @@ class FactDraft:
 def read_fact(words: Words, config: Config, now: int) -> FactDraft:
     """Read `subject predicate object` and MEM.FACT's options; raises CommandError."""
     subject, predicate, spoken = (words.next() for _ in range(3))
+    limit = config["mem-max-text-bytes"]
+    if len(subject) + len(predicate) > limit:  # before they are looked at
+        raise CommandError(f"text exceeds mem-max-text-bytes ({limit})")
     draft = FactDraft(entity_name(subject), predicate_words(predicate), object_words(spoken))
     if not (draft.subject and draft.predicate and draft.object):
         raise CommandError("subject, predicate and object must not be empty")
@@ -67,7 +70,6 @@ def read_fact(words: Words, config: Config, now: int) -> FactDraft:
         raise CommandError("subject must be 'user' (mem-fact-subjects user)")
     if characters(draft.object) > _OBJECT_CHARS:
         raise CommandError(f"object exceeds {_OBJECT_CHARS} characters")
-    limit = config["mem-max-text-bytes"]
     if len(draft.subject) + len(draft.predicate) + len(draft.object) + 2 > limit:
         raise CommandError(f"text exceeds mem-max-text-bytes ({limit})")
     while words:

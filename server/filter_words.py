@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 def read_filter(words: Words, clauses: list[Clause], config: Config) -> None:
     """`field op value` behind FILTER; raises CommandError, BadMemory."""
     field, op, value = words.several(3)
+    limit = config["mem-max-meta-bytes"]
+    if len(field) + len(value) > limit:  # no record has it
+        raise CommandError(f"a filter's field and value exceed mem-max-meta-bytes ({limit})")
     clause = filters.clause(field, op, value)
     if filters.is_time(field, op):
         times = tuple(b"%d" % time_ms(word) for word in clause.values)

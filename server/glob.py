@@ -85,12 +85,26 @@ def compile_glob(pattern: bytes, nocase: bool = False) -> Glob:
 
     A loop over keys or channels should do this once; what it remembers is short.
     """
-    if not nocase and not (b"?" in pattern or b"[" in pattern or b"\\" in pattern):
+    if not nocase and not _is_special(pattern):
         head, *rest = pattern.split(b"*")
         return _Pieces(head, [piece for piece in rest[:-1] if piece], rest[-1]) if rest else _Bytes(head)
+    _check_length(pattern)
+    return _compile(pattern, nocase)
+
+
+def check_glob(pattern: bytes) -> None:
+    """Raise what compile_glob would, in a fraction of its time."""
+    if len(pattern) > MAX_BYTES and _is_special(pattern):
+        _check_length(pattern)
+
+
+def _is_special(pattern: bytes) -> bool:
+    return b"?" in pattern or b"[" in pattern or b"\\" in pattern
+
+
+def _check_length(pattern: bytes) -> None:
     if len(pattern) > MAX_BYTES:
         raise CommandError(f"a pattern with ? [ or \\ may have {MAX_BYTES} bytes at most, this one has {len(pattern)}")
-    return _compile(pattern, nocase)
 
 
 @lru_cache(maxsize=256)

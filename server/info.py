@@ -222,8 +222,12 @@ def _persistence(server: Server, now: int) -> Fields:
         "module_fork_last_cow_size": 0,
     }
     if rewriter is not None:
+        # BGSAVE is a rewrite: whoever waits for the end of one looks at rdb_bgsave_in_progress.
         fields |= {
             "rdb_changes_since_last_save": server.stats.changes - rewriter.saved_changes,
+            "rdb_bgsave_in_progress": int(rewriter.running),
+            "rdb_current_bgsave_time_sec": rewriter.running_s,
+            "rdb_last_bgsave_time_sec": rewriter.last_took_s,
             "aof_current_rewrite_time_sec": rewriter.running_s,
             "rdb_last_save_time": rewriter.last_save_s,
             "rdb_last_bgsave_status": "ok" if rewriter.last_ok else "err",

@@ -6,18 +6,20 @@ any other, so a subscribed client may send little else (dispatch.py); on RESP3 i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..protocol.reply import Push, Replies
 from .commands import command, container
 from .errors import CommandError
-from .glob import compile_glob
+from .glob import check_glob, compile_glob
 
 if TYPE_CHECKING:
     from .client import Client
 
 _SUBSCRIBES = "pubsub noscript loading stale"
+# As many names as take two milliseconds or three.
+_AT_ONCE = 500
 _LISTS = "pubsub loading stale"
 
 
@@ -31,6 +33,7 @@ _LISTS = "pubsub loading stale"
 )
 def subscribe(ctx: Client, args: list[bytes]) -> Replies:
     """Listen to channels."""
+    ctx.check_names(ctx.channels, args, "channels")
     return _confirm_each(ctx, b"subscribe", args, ctx.server.pubsub.subscribe)
 
 
@@ -44,8 +47,9 @@ def subscribe(ctx: Client, args: list[bytes]) -> Replies:
 )
 def psubscribe(ctx: Client, args: list[bytes]) -> Replies:
     """Listen to all channels that match a glob pattern."""
+    ctx.check_names(ctx.patterns, args, "patterns")
     for pattern in args:
-        compile_glob(pattern)  # one that is refused refuses the command, before anything of it is done
+        check_glob(pattern)  # one that is refused refuses the command, before anything of it is done
     return _confirm_each(ctx, b"psubscribe", args, ctx.server.pubsub.subscribe_pattern)
 
 
@@ -75,8 +79,12 @@ def punsubscribe(ctx: Client, args: list[bytes]) -> Replies:
     return _confirm_each(ctx, b"punsubscribe", args or sorted(ctx.patterns), ctx.server.pubsub.unsubscribe_pattern)
 
 
-def _confirm_each(ctx: Client, kind: bytes, names: Iterable[bytes], change: Callable[[Client, bytes], None]) -> Replies:
-    """Apply `change` to each name; each reply says how many subscriptions there are by then."""
+def _confirm_each(ctx: Client, kind: bytes, names: list[bytes], change: Callable[[Client, bytes], None]) -> Replies:
+    """Apply `change` to each name; each reply says how many subscriptions there are by then. Of very many names, the
+    connection's next command is the rest: others have their turn between."""
+    if len(names) > _AT_ONCE and ctx.connection is not None and not ctx.in_exec:
+        ctx.connection.held = [kind, *names[_AT_ONCE:]]
+        names = names[:_AT_ONCE]
     replies = []
     for name in names:
         change(ctx, name)

@@ -63,7 +63,8 @@ _ADD_OPTIONS = (
     "ID id: the record's id; without one the server counts 1, 2, ..",
     "TEXT text: required; any bytes, at most mem-max-text-bytes (65536)",
     "VEC blob: the vector as little-endian float32 bytes; FVEC n f1 .. fn: the same as words",
-    "META field value: a metadata field, repeatable; an existing record's fields are merged",
+    "META field value: a metadata field, repeatable; an existing record's fields are merged; with id and tags at most"
+    " mem-max-meta-bytes (1mb)",
     "TAGS n tag1 .. tagn: replaces the tags; TAGS 0 clears them",
     "IMPORTANCE x: 0 to 1 (0.5)",
     "TTL seconds: the record is gone after that",
@@ -167,6 +168,13 @@ def read_draft(words: Words, config: Config, stop: bytes = b"") -> Draft:
     return draft
 
 
+def check_meta(config: Config, record_id: bytes, meta: tuple[bytes, ...], tags: tuple[bytes, ...]) -> None:
+    """Refuse what is too much beside a text."""
+    limit = config["mem-max-meta-bytes"]
+    if len(record_id) + sum(map(len, meta)) + sum(map(len, tags)) > limit:
+        raise CommandError(f"id, metadata and tags together exceed mem-max-meta-bytes ({limit})")
+
+
 def check_validity(valid_at: int | None, valid_until: int) -> None:
     """Refuse what is never valid; None: it is not known yet from when on."""
     if valid_at is not None and valid_until <= valid_at:
@@ -257,16 +265,18 @@ class Batch:
             raise CommandError("a VECTOR-mode index needs a vector on every record")
         written = now if draft.at is None else draft.at
         meta = merged(old.meta if old is not None else (), draft.meta)
+        is_new = old is None
         if old is None:
             old = Existing(b"", b"", (), (), 0.5, written, 0)
-            self._new += 1
+        tags = old.tags if draft.tags is None else draft.tags
+        check_meta(config, record_id, meta, tags)
         entry = Put(
             key=self._key,
             id=record_id,
             text=draft.text,
             vector=vector,
             meta=meta,
-            tags=old.tags if draft.tags is None else draft.tags,
+            tags=tags,
             importance=old.importance if draft.importance is None else draft.importance,
             created_at=old.created_at,
             updated_at=written,
@@ -276,6 +286,7 @@ class Batch:
             at=now,
             extra=_extra(draft, old.extra, written, now),
         )
+        self._new += is_new
         self._next_id = next_id
         self._written[record_id] = entry
         self.entries.append(entry)
@@ -644,8 +655,9 @@ def set_meta(ctx: Client, args: list[bytes]) -> int:
     if len(args) % 2:
         raise CommandError("wrong number of arguments for 'mem.setmeta' command")
     memory = find(ctx, args[0])
-    old = _meta_of(ctx, memory, args[1])
+    old, tags = _meta_and_tags(ctx, memory, args[1])
     new = merged(old, args[2:])
+    check_meta(ctx.server.config, args[1], new, tags)
     _commit_meta(ctx, memory, args, old, new)
     return (len(new) - len(old)) // 2
 
@@ -662,19 +674,19 @@ def set_meta(ctx: Client, args: list[bytes]) -> int:
 def del_meta(ctx: Client, args: list[bytes]) -> int:
     """Remove metadata fields of a record; how many there were."""
     memory = find(ctx, args[0])
-    old = _meta_of(ctx, memory, args[1])
+    old, _ = _meta_and_tags(ctx, memory, args[1])
     gone = set(args[2:])
     new = tuple(word for at in range(0, len(old), 2) if old[at] not in gone for word in old[at : at + 2])
     _commit_meta(ctx, memory, args, old, new)
     return (len(old) - len(new)) // 2
 
 
-def _meta_of(ctx: Client, memory: Memory, record_id: bytes) -> tuple[bytes, ...]:
+def _meta_and_tags(ctx: Client, memory: Memory, record_id: bytes) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     found = memory.locate(record_id, ctx.now)
     if found is None:
         raise CommandError("no such record")
     view, slot = found
-    return view.metas[slot]
+    return view.metas[slot], view.tags[slot]
 
 
 def _commit_meta(

@@ -137,6 +137,7 @@ def watch(ctx: Client, args: list[bytes]) -> SimpleString:
     """Let the next EXEC run only if these keys have not changed until then."""
     if ctx.multi is not None:
         raise CommandError("WATCH inside MULTI is not allowed")
+    ctx.check_names(ctx.watched, args, "watched keys")
     for key in args:
         ctx.server.keyspace.get(key, ctx.now)  # what is due already must not count as a change later
         ctx.server.watch(ctx, key)

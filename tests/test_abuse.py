@@ -358,7 +358,7 @@ DEEP: list[tuple[list[Word], str]] = [
     (["MEM.QUERY", "k", "FVEC", 2_000_000_000, 1, 2], "ERR "),
     (["MEM.MGET", "k", *(f"i{n % 6000}" for n in range(20_000))], ""),
     (["MEM.DEL", "none", *range(20_000)], "ERR no such memory index"),
-    (["EXISTS", *range(50_000)], ""),
+    (["EXISTS", *range(32_000)], ""),
 ]
 
 
@@ -471,6 +471,183 @@ def test_very_many_subscriptions(server: Abused) -> None:
         told.close()
         eventually(lambda: other("PUBSUB", "NUMPAT") == 0)
         other.close()
+
+
+WORDY: list[tuple[Word, ...]] = [
+    ("EXISTS",),
+    ("DEL",),
+    ("WATCH",),
+    ("SUBSCRIBE",),
+    ("PSUBSCRIBE",),
+    ("MEM.MGET", "k"),
+    ("MEM.ADD", "k", "TEXT", "x", "TAGS", 32_768),
+    ("MEM.ENTITY", "k", "name"),
+    ("MEM.QUERY", "k", "TEXT", "x", "ACROSS", 32_768),
+    ("ACL", "SETUSER", "someone"),
+    ("NOTHING",),
+]
+
+
+@pytest.mark.parametrize("command", WORDY, ids=lambda command: str(command[0]))
+def test_more_words_than_a_command_may_have(server: Abused, command: tuple[Word, ...]) -> None:
+    """One too many is refused in words, changes nothing, and the connection goes on."""
+    with server.served():
+        wire = server.wire(3)
+        error = wire.error(*command, *[f"w{n}" for n in range(32_769 - len(command))])
+        known = "ERR a command of 32769 words exceeds max-command-words (32768); send it as several"
+        assert error.startswith("ERR unknown command 'NOTHING'") if command[0] == "NOTHING" else error == known
+        assert wire("PUBSUB", "NUMPAT") == 0 and wire("PING") == "PONG"
+        wire.close()
+
+
+def test_as_many_words_as_a_command_may_have(server: Abused) -> None:
+    wire = server.wire()
+    assert wire("EXISTS", "k", *["t"] * 32_766) == 32_767
+    wire("CONFIG", "SET", "max-command-words", 2000)
+    assert "2001 words exceeds max-command-words (2000)" in wire.error("EXISTS", *["t"] * 2000)
+    wire("CONFIG", "SET", "max-command-words", 32_768)
+    words = [word for n in range(12_000) for word in ("RECORD", "TEXT", f"w{n}")]
+    wire("MEM.CREATE", "many", "MODE", "SEARCH")
+    assert len(wire("MEM.MADD", "many", 12_000, *words)) == 12_000  # 36 003: a thread reads them
+    wire("DEL", "many")
+    wire.close()
+
+
+def test_more_names_than_a_connection_may_hold(server: Abused) -> None:
+    """However they come; those that it has already do not count again, and what is refused adds none."""
+    wire = server.wire(3)
+    wire("CONFIG", "SET", "max-client-names", 10)
+    names = [f"n{n}" for n in range(11)]
+    for command, what in (("WATCH", "watched keys"), ("SUBSCRIBE", "channels"), ("PSUBSCRIBE", "patterns")):
+        refusal = f"ERR 11 {what} of one connection exceed max-client-names (10)"
+        assert wire.error(command, *names) == refusal
+        for part in (names[:6], names[:10]):
+            wire.send(command, *part)
+            for _ in part if command != "WATCH" else part[:1]:
+                wire.read()
+        assert wire.error(command, names[10]) == refusal
+    assert len(wire("PUBSUB", "CHANNELS")) == wire("PUBSUB", "NUMPAT") == 10
+    assert server.info("total_watched_keys") == 10
+    wire("CONFIG", "SET", "max-client-names", 65_536)
+    wire.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_very_many_subscriptions_are_made_by_and_by(server: Abused, protocol: int) -> None:
+    """What stands behind the command waits for the last."""
+    names = [f"n{n}" for n in range(3000)]
+    wire = server.wire(protocol)
+    for kind in ("subscribe", "psubscribe", "unsubscribe", "punsubscribe"):
+        wire.send(kind, *(() if kind.startswith(("u", "pu")) else names))
+        wire.send("PING")
+        told = [wire.read() for _ in names]
+        assert {bytes(each[0]) for each in told} == {kind.encode()}
+        assert sorted(each[1] for each in told) == sorted(name.encode() for name in names)
+        assert wire.read() in ("PONG", [b"pong", b""])
+    wire.close()
+
+
+def test_very_many_subscriptions_in_a_transaction(server: Abused) -> None:
+    """They are made at once, in its reply."""
+    wire = server.wire(3)
+    commands: list[list[Word]] = [["MULTI"], ["SUBSCRIBE", *range(3000)], ["PING"], ["EXEC"]]
+    for command in commands:
+        wire.send(*command)
+    assert [wire.read() for _ in range(3)] == ["OK", "QUEUED", "QUEUED"]
+    assert server.info("pubsub_channels") == 3000
+    wire.close()
+
+
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Abused]:
+    """A server that takes words of any length."""
+    with Abused(tmp_path_factory.mktemp("roomy")) as server:
+        server.wire()("MEM.CREATE", "k", "MODE", "SEARCH")
+        yield server
+
+
+LONG: list[tuple[Word, ...]] = [
+    ("ECHO",),
+    ("MEM.QUERY", "k", "TEXT"),
+    ("MEM.ADD", "k", "TEXT", "x", "ID"),
+    ("MEM.FACT", "k", "ann", "likes"),
+    ("PSUBSCRIBE",),
+    ("AUTH",),
+    (),
+]
+
+
+@pytest.mark.parametrize("command", LONG, ids=lambda command: str(command[0]) if command else "a name")
+def test_a_word_that_is_far_too_long(roomy: Abused, command: tuple[Word, ...]) -> None:
+    """It is refused in words, held once and let go; what follows is as ever."""
+    size = 60 << 20
+    with roomy.served(), roomy.growth_mb(150):
+        wire = roomy.wire()
+        behind = (b"tea",) if command[:1] == ("MEM.FACT",) else ()
+        wire.send(*command, b"x" * size, *behind)
+        wire.send("PING")
+        error, pong = wire.read(), wire.read()
+        if command:
+            name = str(command[0]).lower()
+            assert error == WireError(f"ERR a word of {size} bytes exceeds the {32 << 20} that '{name}' takes")
+        else:
+            assert str(error).startswith("ERR unknown command 'xxx")
+        assert pong == "PONG"
+        wire.close()
+
+
+def test_long_words_that_are_taken(roomy: Abused) -> None:
+    """Those up to the limit, a payload, and a text where texts may be so long; within MULTI one too long fails it."""
+    wire, size = roomy.wire(), 33 << 20
+    assert len(wire("ECHO", b"x" * (30 << 20))) == 30 << 20
+    assert wire.error("RESTORE", "new", 0, b"x" * size).startswith("ERR DUMP payload")
+    wire("CONFIG", "SET", "mem-max-text-bytes", "40mb")
+    assert wire("MEM.ADD", "k", "ID", "long", "TEXT", b"x" * size) == b"long"
+    wire("MEM.DEL", "k", "long")
+    wire("CONFIG", "SET", "mem-max-text-bytes", "65536")
+    wire("MULTI")
+    assert wire.error("ECHO", b"x" * size).startswith("ERR a word of")
+    assert wire.error("EXEC").startswith("EXECABORT")
+    wire.close()
+
+
+def test_who_hangs_up_behind_a_long_word_is_answered(roomy: Abused) -> None:
+    sock = roomy.raw()
+    sock.sendall(pack("ECHO", b"x" * (8 << 20)) + pack("PING"))
+    sock.shutdown(socket.SHUT_WR)
+    answer = b""
+    while data := sock.recv(1 << 20):
+        answer += data
+    assert answer.endswith(b"xxx\r\n+PONG\r\n") and len(answer) > 8 << 20
+    sock.close()
+
+
+def test_metadata_is_bounded(server: Abused) -> None:
+    """Id, metadata and tags together, by whichever command; what is refused changes nothing."""
+    wire = server.wire()
+    wire("CONFIG", "SET", "mem-max-meta-bytes", 1000)
+    refusal = "ERR id, metadata and tags together exceed mem-max-meta-bytes (1000)"
+    wire("MEM.CREATE", "meta", "MODE", "SEARCH")
+    wire("MEM.ADD", "meta", "ID", "r", "TEXT", "x", "META", "f", "v" * 900, "TAGS", 1, "t" * 98)
+    wire("MEM.FACT", "meta", "ann", "likes", "tea", "ID", "f", "META", "f", "v" * 998)
+    refused: list[tuple[Word, ...]] = [
+        ("MEM.SETMETA", "meta", "r", "g", ""),
+        ("MEM.ADD", "meta", "ID", "r", "TEXT", "y", "META", "g", ""),
+        ("MEM.ADD", "meta", "ID", "i" * 1001, "TEXT", "y"),
+        ("MEM.MADD", "meta", 2, "RECORD", "TEXT", "y", "RECORD", "TEXT", "y", "META", "g", "v" * 1000),
+        ("MEM.FACT", "meta", "ann", "likes", "tea", "META", "g", "v"),
+        ("MEM.FACT", "meta", "ann", "likes", "rice", "TAGS", 1, "t" * 1001),
+    ]
+    before = [wire("MEM.CARD", "meta"), wire("MEM.GET", "meta", "r", "WITHMETA"), wire("MEM.GET", "meta", "f")]
+    for command in refused:
+        assert wire.error(*command).replace("ERR record 2: ", "ERR ") == refusal, command
+    assert before == [wire("MEM.CARD", "meta"), wire("MEM.GET", "meta", "r", "WITHMETA"), wire("MEM.GET", "meta", "f")]
+    assert wire("MEM.SETMETA", "meta", "r", "f", "v" * 899) == 0
+    wire("CONFIG", "SET", "mem-max-meta-bytes", 500)
+    assert wire("MEM.DELMETA", "meta", "r", "g") == 0 and wire("MEM.DELMETA", "meta", "r", "f") == 1
+    wire("CONFIG", "SET", "mem-max-meta-bytes", "1mb")
+    wire("DEL", "meta")
+    wire.close()
 
 
 # -- bytes that are no commands

@@ -414,6 +414,29 @@ def test_who_takes_nothing_of_an_answer_is_cut_off(
     wire("MEM.DEL", KEY, "long")
 
 
+def test_one_more_connection_takes_the_place_of_an_idle_one(
+    monkeypatch: pytest.MonkeyPatch, visitor: Visitor, server: Running
+) -> None:
+    """Of the one that has been idle for longest; one with a request that is not answered stays."""
+    monkeypatch.setattr(console_module, "_MOST_CONNECTIONS", 4)
+    connections = server.server.console._http.server_state.connections
+    eventually(lambda: not connections)
+    stream = open_stream(visitor)
+    idle = [socket.create_connection(("127.0.0.1", visitor.port), timeout=PATIENCE_S) for _ in range(3)]
+    eventually(lambda: len(connections) == 4)
+    for _ in range(5):
+        assert visitor("/").status == 200
+    assert idle[0].recv(1) == b""
+    for each in idle:
+        each.close()
+    eventually(lambda: len(connections) == 1)
+    monkeypatch.setattr(console_module, "_MOST_CONNECTIONS", 1)
+    with pytest.raises(OSError):
+        visitor("/")  # nobody else's answer is broken off for it
+    assert stream.readline() == b"retry: 3000\n"
+    stream.close()
+
+
 @pytest.mark.parametrize(
     ("looks", "closed"),
     [

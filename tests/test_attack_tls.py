@@ -71,7 +71,7 @@ def is_ended(wire: Wire) -> bool:
 def test_one_large_reply_over_tls_is_in_the_output_limits(over_tls: Start, ca: Authority) -> None:
     """It was in no count at all, so a client that did not read could have the server hold any size."""
     server = over_tls(client_output_buffer_limit="normal 5mb 0 0 pubsub 5mb 0 0", proto_max_bulk_len="100mb")
-    size = 40_000_000
+    size = 32_000_000
     plain = server.wire()
     echo = secure(server, ca)
     echo.sendall(pack("ECHO", b"x" * size))

@@ -202,6 +202,7 @@ def windows_of(wide: int, narrow: int, big: int) -> Iterator[None]:
         patch.setattr(parser_module, "WIDE", wide)
         patch.setattr(parser_module, "NARROW", narrow)
         patch.setattr(parser_module, "BIG", big)
+        patch.setattr(parser_module, "MANY", 1)
         yield
 
 
@@ -664,7 +665,10 @@ ARGUMENT = st.one_of(
     st.binary(max_size=12),
     st.sampled_from([b"", b"\r\n", b"\r", b"\n", b"$1\r\na", b"*1\r\n$4\r\nPING\r\n", b"x" * 600, b"\r\n" * 300]),
 )
-COMMAND = st.lists(ARGUMENT, min_size=1, max_size=8)
+COMMAND = st.one_of(
+    st.lists(ARGUMENT, min_size=1, max_size=8),
+    st.lists(st.sampled_from([b"a", b"bc", b"", b"\r\n", b"x" * 9]), min_size=20, max_size=60),
+)
 FRAME = st.one_of(
     COMMAND.map(lambda args: pack(*args)),
     st.sampled_from([data for data, _ in FRAMES.values() if len(data) < 300]),
@@ -718,6 +722,52 @@ class TestAnySplit:
             commands, error = run(cut(data, places), parser)
         assert (commands, error) == (rules.commands, rules.error)
         assert parser.buffered_bytes == (0 if error else len(data) - rules.consumed)
+
+    @given(mutated(), PLACES, st.lists(st.booleans(), min_size=1), st.integers(2, 30))
+    def test_put_together_elsewhere(self, data: bytes, places: list[int], turns: list[bool], least: int) -> None:
+        """Arguments of which `least` bytes were missing come in pieces, and are put later: it is all the same."""
+        rules = Rules().run(data)
+        parser = Parser(apart_bytes=least)
+        commands: list[Command] = []
+        error = None
+        turn = itertools.cycle(turns)
+
+        def take_all() -> None:
+            while (command := parser.next_command()) is not None or parser.pieces:
+                if command is not None:
+                    commands.append(command)
+                elif next(turn):
+                    assert parser.next_command() is None
+                    parser.put(b"".join(parser.pieces))
+                else:
+                    return
+
+        try:
+            for chunk in cut(data, places):
+                parser.feed(chunk)
+                take_all()
+            turn = itertools.repeat(True)  # type: ignore[assignment]
+            take_all()
+        except ProtocolError as caught:
+            error = str(caught)
+        assert (commands, error) == (rules.commands, rules.error)
+        assert parser.buffered_bytes == (0 if error else len(data) - rules.consumed)
+
+    def test_pieces_hold_the_argument_alone(self) -> None:
+        """What is behind it stays; all of it is counted until the command is taken."""
+        parser = Parser(apart_bytes=1000)
+        value = bytes(range(256)) * 40
+        data = pack(b"a", value, b"b") + PING
+        for at in range(0, len(data), 700):
+            parser.feed(data[at : at + 700])
+        assert parser.next_command() is None and parser.next_command() is None
+        assert len(parser.pieces) > 1 and {type(piece) for piece in parser.pieces} == {bytes}
+        assert b"".join(parser.pieces) == value
+        assert parser.buffered_bytes == len(data)
+        parser.put(value)
+        assert parser.buffered_bytes == len(data)
+        assert take(parser) == [[b"a", value, b"b"], [b"PING"]]
+        assert parser.buffered_bytes == 0
 
     @given(mutated(), PLACES, st.lists(st.booleans(), min_size=1))
     def test_fed_ahead(self, data: bytes, places: list[int], turns: list[bool]) -> None:

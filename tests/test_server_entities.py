@@ -294,3 +294,17 @@ def test_a_key_replaced_meanwhile_is_not_written_to(
     expected = "ERR the key was replaced while its entities were being compared; nothing was written"
     assert str(wire.read()) == expected
     assert other("MEM.ENTITIES", "k") == [0, []]
+
+
+def test_an_entity_has_a_thousand_aliases_at_most(wire: Wire) -> None:
+    """By ALIAS and by MERGE; a similar name becomes an entity of its own then. What is refused changes nothing."""
+    words = [word for n in range(1001) for word in ("ALIAS", f"a{n}")]
+    refusal = "ERR an entity may have 1000 aliases, this one would have 1001"
+    assert wire.error("MEM.ENTITY", "k", "full", *words) == refusal
+    assert names(wire) == []
+    assert len(entity(wire, "full", "FVEC", 2, 1, 0, *words[:-2])[2]) == 1000
+    assert wire.error("MEM.ENTITY", "k", "full", "ALIAS", "one more") == refusal
+    assert entity(wire, "full", "ALIAS", "A7")[-1] == b"exact"
+    assert entity(wire, "fuller", "FVEC", 2, 1, 0.01)[-1] == b"created"
+    assert wire.error("MEM.ENTITY", "k", "full", "MERGE", "fuller") == refusal
+    assert [(name, len(aliases)) for name, _, aliases, _ in names(wire)] == [(b"full", 1000), (b"fuller", 0)]

@@ -151,6 +151,21 @@ def test_rewrites_are_counted(running: Start, tmp_path: Path) -> None:
         ]
 
 
+def test_a_rewrite_is_a_save_in_progress(running: Start, tmp_path: Path) -> None:
+    """What a script that waits for the end of BGSAVE reads."""
+    wire = running(dir=tmp_path).wire()
+    names = ("rdb_bgsave_in_progress", "rdb_current_bgsave_time_sec", "rdb_last_bgsave_time_sec")
+
+    def seen(info: bytes) -> list[int]:
+        return [int(re.findall(rf"^{name}:(.+)\r$", info.decode(), flags=re.MULTILINE)[0]) for name in names]
+
+    assert seen(wire("INFO", "persistence")) == [0, -1, -1]
+    # In a transaction, so that the rewrite cannot end before it is looked at.
+    *_, (_, info) = wire.pipeline(("MULTI",), ("BGSAVE",), ("INFO", "persistence"), ("EXEC",))
+    assert seen(info) == [1, 0, -1]
+    eventually(lambda: seen(wire("INFO", "persistence")) == [0, -1, 0])
+
+
 def test_changes_since_the_last_save(running: Start, tmp_path: Path) -> None:
     wire = running(dir=tmp_path, clock=Clock()).wire()
 
