@@ -383,7 +383,8 @@ def test_the_image_holds_what_runs_and_no_more() -> None:
     words = [word for word, _ in final]
     values = dict(final)
     # Not root, and nothing behind USER needs to be.
-    assert values["USER"] == "recalld" and "RUN" not in words[words.index("USER") :]
+    assert values["USER"] == "7171" and "RUN" not in words[words.index("USER") :]
+    assert any("useradd" in command and "--uid 7171 " in command for command in commands)
     assert values["VOLUME"] == values["WORKDIR"] == "/data"
     assert any("-o recalld" in command and "/data" in command for command in commands)
     limits = r"--interval=\d+s --timeout=\d+s --start-period=\d+s --retries=\d+"
@@ -421,9 +422,12 @@ def test_compose() -> None:
     assert all(port.startswith("127.0.0.1:") for port in service["ports"])
     assert service["read_only"] and service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    mounts = dict(volume.split(":")[:2] for volume in service["volumes"])
-    assert mounts["data"] == "/data" and "data" in compose["volumes"]
-    assert mounts["./recalld.conf"] == "/etc/recalld/recalld.conf"
+    mounts = {target: source for source, target in (re.split(":(?=/)", volume) for volume in service["volumes"])}
+    assert mounts["/data"] == "data" and "data" in compose["volumes"]
+    # The default has no password: whoever sets one keeps it out of what the build copies.
+    assert mounts["/etc/recalld/recalld.conf:ro"] == "${RECALLD_CONF:-./recalld.conf}"
+    assert not any(line.startswith("requirepass") for line in (CONF / "docker" / "recalld.conf").open())
+    assert compose["name"] == "recalld"  # else everybody's folder `docker` has the same volume
     timeout_s = int(cli.Config.load(str(CONF / "docker" / "recalld.conf"))["shutdown-timeout"])
     assert int(service["stop_grace_period"].removesuffix("s")) > timeout_s
 
