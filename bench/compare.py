@@ -72,6 +72,7 @@ CONNECTIONS = (1, 16)
 SMALL = 100_000  # the largest size for all but knn, memory, ping and scale
 LARGE_ROUNDS = 2  # at most, beyond that
 WARM_S = 0.2
+QUIET_S = 4.0  # in which recalld gives back what it freed
 WARM_LIMIT_S = 120
 PIECE = 10_000  # records that ingest gives one server before it is another's turn
 SCALE_RECORDS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
@@ -403,10 +404,11 @@ def sizes(side: Side) -> tuple[int, int]:
 
 
 def bench_memory(sides: Sequence[Side], data: Data, before: dict[str, tuple[int, int]]) -> list[Row]:
-    """After all kinds of queries, so that what is built for the first of them counts too."""
+    """After all kinds of queries, so that what is built for the first of them counts too, and a rest."""
     for make in kinds(data, ("knn", "keyword", "hybrid") if data.records <= SMALL else ("knn",)).values():
         for side in sides:
             measure(side.running, make(side), 16, WARM_S)
+    time.sleep(QUIET_S)
     rows: list[Row] = []
     for side in sides:
         with Link(side.running.port) as link:

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import islice, pairwise
+from sys import getsizeof
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -128,6 +129,12 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self._terms)
+
+    def nbytes(self) -> int:
+        """About how many bytes this takes, with what the analyzers remember: of a term a string of eight letters (64)
+        and its number (32), of a stretch its bytes (48)."""
+        total = getsizeof(self._ids) + getsizeof(self._terms) + 96 * len(self._terms)
+        return total + sum(analyzer.nbytes() for analyzer in list(self.analyzers.values()))
 
     def id_of(self, term: str) -> int:
         """The id of `term`, which is entered if need be."""
@@ -239,6 +246,10 @@ class Analyzer:
                 room -= 1
         find = self.vocabulary.find
         return [QueryTerm(term, find(term), weight) for term, weight in weights.items()]
+
+    def nbytes(self) -> int:
+        """About how many bytes are taken by what is remembered of stretches."""
+        return getsizeof(self._ids) + 48 * len(self._ids) + getsizeof(self._entries) + 300 * len(self._entries)
 
     def _learn(self, stretch: bytes, max_words: int) -> _Entry:
         """Enter the terms of `stretch` into the vocabulary, and remember them if it is short."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from copy import copy
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -54,13 +55,25 @@ POSTINGS_MIN = 1024
 _UNPOSTED_MAX = 512
 
 
+class Share:
+    """Rows that several tables have in common, until they go or are compacted."""
+
+    __slots__ = ("holders", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.holders: WeakSet[Table] = WeakSet()
+
+
 class Table:
     """Rows, their words and vectors, and the counts of those alive."""
 
     __slots__ = (
+        "__weakref__",
         "_cells",
         "_columns",
         "_estimates",
+        "_share",
         "by_id",
         "fwd_halves",
         "fwd_terms",
@@ -114,6 +127,7 @@ class Table:
         self._cells: tuple[Any, Any, Any] | None = None
         self._columns: Columns | None = None
         self._estimates: Estimates | None = None
+        self._share: Share | None = None
 
     @property
     def columns(self) -> Columns:
@@ -401,6 +415,7 @@ class Table:
         twin._cells = None
         twin._columns = None
         twin._estimates = None
+        twin._share = None
         if twin.indexed and twin.n >= POSTINGS_MIN and len(twin.fwd_terms):
             twin.postings = Postings()
             twin.post()
@@ -495,6 +510,12 @@ class Table:
         n = self.n
         end = int(self.narrow[TERMS_END, n - 1]) if n else 0
         twin = copy(self)
+        size = self._common_bytes()
+        if self._share is None or self._share.nbytes < 0.9 * size:
+            self._share = Share(size)
+            self._share.holders.add(self)
+        twin._share = self._share
+        twin._share.holders.add(twin)
         twin.wide = self.wide[:, :n].copy()  # DEAD_AT is written to
         twin.narrow = self.narrow[:, :n]
         twin.fwd_terms, twin.fwd_halves = self.fwd_terms[:end], self.fwd_halves[:end]
@@ -510,20 +531,37 @@ class Table:
         twin._cells = twin._columns = twin._estimates = None
         return twin
 
-    def nbytes(self) -> int:
-        """Bytes of the arrays and of the Python objects they refer to, estimated."""
-        held = (self.vectors, self.postings, self._estimates, self.side, self.uses)
-        parts = [part.nbytes() for part in held if part is not None]
+    @property
+    def word_count(self) -> int:
+        """How many different words the rows have, or without posting lists how many."""
+        if self.postings is not None:
+            return self.postings.terms
+        return int(self.narrow[TERMS_END, self.n - 1]) if self.n else 0
+
+    def _common_bytes(self) -> int:
+        """What a copy has in common with this: what is said once and changes no more."""
         words = int(self.narrow[TERMS_END, self.n - 1]) if self.n else 0
-        arrays = used_bytes(self.wide, self.n * 48) + used_bytes(self.narrow, self.n * 12)
+        arrays = used_bytes(self.narrow, self.n * 12)
         if len(self.fwd_terms):
             arrays += used_bytes(self.fwd_terms, words * 4) + used_bytes(self.fwd_halves, words * 2)
+        parts = (self.vectors, self.postings)
+        return self.held_bytes + arrays + sum(part.nbytes() for part in parts if part is not None)
+
+    def nbytes(self) -> int:
+        """Bytes of the arrays and of the Python objects they refer to, estimated; of what other tables have too, its
+        part."""
+        held = (self._estimates, self._columns, self.side, self.uses)
+        parts = [part.nbytes() for part in held if part is not None]
+        common, share = self._common_bytes(), self._share
+        if share is not None and (holders := len(share.holders)) > 1:
+            common -= min(common, share.nbytes) * (holders - 1) // holders
+        arrays = used_bytes(self.wide, self.n * 48)
         containers = (self, self.ids, self.texts, self.metas, self.tags, self.by_id, self.versions)
         # Beyond 256 the number of a slot is an object of its own.
         numbers = 32 * max(0, len(self.by_id) - 256)
         # A dictionary with one slot or a few; ended versions are all rows but the current ones.
         numbers += 224 * len(self.versions) + 40 * (self.live - len(self.by_id))
-        return sum(parts) + arrays + sum(map(getsizeof, containers)) + numbers + self.order.nbytes() + self.held_bytes
+        return common + sum(parts) + arrays + sum(map(getsizeof, containers)) + numbers + self.order.nbytes()
 
 
 def _object_bytes(record_id: bytes, text: bytes, meta: tuple[bytes, ...], tags: tuple[bytes, ...]) -> int:

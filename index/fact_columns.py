@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from sys import getsizeof
 from typing import NamedTuple
 
 from .entities import entity_name
@@ -41,6 +42,10 @@ class FactColumns:
             for end in {fact.subject, other}:
                 self._slots.setdefault(end, []).append(slot)
         self._n = max(n, self._n)
+
+    def nbytes(self) -> int:
+        """About how many bytes this takes: two places a fact, and the words of the texts that were looked at."""
+        return getsizeof(self._slots) + 150 * len(self._slots) + getsizeof(self._words) + 150 * len(self._words)
 
     def slots(self, end: End) -> Sequence[int]:
         """The slots of the facts with this end."""

@@ -13,11 +13,13 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from .blocks import used_bytes
 from .errors import BadMemory
 from .fact_columns import FactColumns
 from .side import CONFIDENCE, FLAGS, INVALID_AT, KIND, KINDS, NEVER, VALID_AT, VALID_UNTIL, Extra, Fact
@@ -303,6 +305,12 @@ class FieldColumn:
         self._codes[self._n : n] = added
         self._n = n
 
+    def nbytes(self) -> int:
+        """About how many bytes this takes; the values are the records'."""
+        arrays = used_bytes(self._codes, 4 * self._n) + used_bytes(self._slots, 4 * self._n) + self._starts.nbytes
+        values = getsizeof(self._values) + getsizeof(self._known) + 32 * len(self._values)
+        return 200 + arrays + values + getsizeof(self._numbers) + 112 * len(self._numbers)
+
     def mask(self, clause: Clause, n: int) -> Bools:
         """bool (n,): the rows whose value passes."""
         absent = clause._any(())
@@ -377,6 +385,10 @@ class Columns:
         self._meta: dict[bytes, FieldColumn] = {}
         self._tags = TagSlots()
         self._facts = FactColumns()
+
+    def nbytes(self) -> int:
+        """About how many bytes all of them take."""
+        return self._tags.nbytes() + self._facts.nbytes() + sum([column.nbytes() for column in [*self._meta.values()]])
 
     def known_count(self, clause: Clause, n: int) -> int | None:
         """About how many rows pass the clause; None where its field is not encoded yet, or many rows are not."""

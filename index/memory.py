@@ -1061,8 +1061,13 @@ class Memory:
             return Compaction(self, past)
         return Compaction(self, self.table)
 
+    @property
+    def word_count(self) -> int:
+        """By how many words it shares in the vocabulary: different ones, or of a small memory all."""
+        return sum(table.word_count for table in self._tables())
+
     def nbytes(self) -> int:
-        """About how many bytes of memory this memory takes."""
+        """About how many bytes of memory this memory takes; what copies have in common is divided among them."""
         # A deadline is a tuple (64) and a number (32), and so is a turn.
         own = sum(map(getsizeof, (self, self._due, self._expired, self._turns)))
         own += 96 * (len(self._due) + len(self._turns))

@@ -161,7 +161,11 @@ class Postings:
             if posting.df == 0:
                 self.live_terms -= 1
 
+    @property
+    def terms(self) -> int:
+        """How many terms have a list."""
+        return max(len(self._shared), len(self._lists))
+
     def nbytes(self) -> int:
         # A list is its object (64), an array object (112 and 32) with rounding (16), and the number of its term (32).
-        lists = max(len(self._shared), len(self._lists))
-        return 8 * self._capacity + 256 * lists + getsizeof(self._lists) + getsizeof(self._shared)
+        return 8 * self._capacity + 256 * self.terms + getsizeof(self._lists) + getsizeof(self._shared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from sys import getsizeof
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,9 @@ Int64s = npt.NDArray[np.int64]
 
 #: TAGS' own operator: one of these very bytes (EQ and IN would take `7` for `7.0`).
 HAS = "HAS"
+
+
+_SPAN_BYTES = 8192
 
 
 class TagSlots:
@@ -44,6 +48,12 @@ class TagSlots:
                     slots = self._tags[tag] = BitMap()
                 slots.add(slot)
         self._n = max(n, self._n)
+
+    def nbytes(self) -> int:
+        """About how many bytes this takes: two a slot, but of 65 536 slots not more than 8 KB."""
+        per_tag = _SPAN_BYTES * (1 + (self._n >> 16))
+        slots = sum([min(2 * len(tagged), per_tag) for tagged in (self._all, *self._tags.values())])
+        return getsizeof(self._tags) + 200 * len(self._tags) + slots
 
     def mask(self, clause: Clause, n: int) -> Bools:
         """bool (n,): the rows whose tags pass."""

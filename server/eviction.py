@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .client import Client
     from .server import Server
 
-# An entry of the vocabulary: a string of eight letters, its number, its places in a dictionary and a list.
-_WORD_BYTES = 170
 # How many memories are measured at a time, a millisecond or so, and evicted for one command.
 _MEASURED, _EVICTED = 100, 20
 # How fast uses are forgotten: an hour ago counts half.
@@ -85,7 +83,7 @@ class Eviction:
     def used(self) -> int:
         """Bytes, where there is a limit."""
         self._measure(_MEASURED)
-        return self._server.startup_bytes + self._total + _WORD_BYTES * len(self._keyspace.vocabulary)
+        return self._server.startup_bytes + self._total + self._keyspace.vocabulary.nbytes()
 
     def _measure(self, count: int) -> None:
         """Measure up to so many of those that changed; who has gone costs nothing."""
@@ -94,7 +92,7 @@ class Eviction:
             key, _ = changed.popitem()
             self._total -= self._sizes.pop(key, 0)
             if key in keyspace.memories:
-                self._sizes[key] = size = keyspace.nbytes(key)
+                self._sizes[key] = size = keyspace.own_bytes(key)
                 self._total += size
                 count -= 1
 

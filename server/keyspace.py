@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from time import monotonic
 from typing import Any
 
 from ..index.analyzer import Vocabulary
@@ -22,6 +23,8 @@ from .payload import load
 
 # What a key takes beside its name and its memory: entries of two dictionaries, its place in SCAN's order, its serial.
 _KEY_BYTES = 200
+# The words of all memories are counted anew when somebody asks; with more memories than this not so often.
+_COUNTED_ALWAYS, _COUNTED_S = 1000, 10.0
 # So many keys that are due go for one question about all keys, in some milliseconds; of the others it is only known
 # that they are due.
 _EXPIRED_AT_ONCE = 1000
@@ -52,6 +55,7 @@ class Keyspace:
         self.compactable: Callable[[Memory], None] = Memory.compact  # at once, until there is a loop to spare
         self.released: Callable[[list[Memory | list[Any]]], None] = lambda things: None  # they go at once
         self.before_change: Callable[[Entry], None] | None = None  # a snapshot is being taken
+        self._words = 0.0, 0  # when the words of all memories were counted, and how many they were
         self.expired_keys = 0
         self.expired_records = 0
         # (time, key): when something of the key may be due; stale rows are skipped when they come up.
@@ -100,10 +104,18 @@ class Keyspace:
             self._paths = KeyPaths(self.memories)
         return self._paths.descendants(key)
 
-    def nbytes(self, key: bytes) -> int:
-        """About how many bytes of memory a key that is there takes, its name and its places in the tables included; not
-        its share of the vocabulary, which all memories have in common."""
+    def own_bytes(self, key: bytes) -> int:
+        """About how many bytes a key that is there takes, its name and its places in the tables included."""
         return self.memories[key].nbytes() + 33 + len(key) + _KEY_BYTES
+
+    def nbytes(self, key: bytes) -> int:
+        """The same with the key's share of the vocabulary, which all memories have in common: as its words are to the
+        words of all."""
+        words, (at, everywhere) = self.memories[key].word_count, self._words
+        if len(self.memories) <= _COUNTED_ALWAYS or monotonic() - at > _COUNTED_S:
+            everywhere = sum(memory.word_count for memory in self.memories.values())
+            self._words = monotonic(), everywhere
+        return self.own_bytes(key) + (words and self.vocabulary.nbytes() * words // max(words, everywhere))
 
     def expire(self, now: int, limit: int = NEVER) -> bool:
         """Drop up to `limit` things that are due; whether more may be."""

@@ -47,6 +47,7 @@ from .rewrite import Rewriter
 from .sd_notify import Notifier
 from .stats import Stats
 from .tls import Tls
+from .trim import Trimmer, trim
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Server:
         self.pubsub = PubSub()
         self.notifications = Notifications(config, self.pubsub)
         self.stats = Stats()
+        self.trimmer = Trimmer()
         self.eviction = Eviction(self)
         self.observer = Observer(config, self.stats)
         threads = config["mem-threads"] or os.cpu_count() or 1
@@ -420,6 +422,8 @@ class Server:
                     self._close_idle(now)
                     self._close_slow()
                     self.stats.sample(now)
+                    if self.trimmer.is_due(self.stats.commands):
+                        self.background(trim)
             except Exception:
                 log.exception("the periodic task failed; it goes on")
 

@@ -3,14 +3,13 @@ answer is that of a Redis that has neither."""
 
 from __future__ import annotations
 
-import ctypes
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..index.memory import Memory
 from ..protocol.reply import OK
 from .commands import command, container
 from .errors import CommandError
+from .trim import trim
 
 if TYPE_CHECKING:
     from .client import Client
@@ -126,8 +125,7 @@ def memory_purge(ctx: Client, args: list[bytes]) -> Any:
     """Give the system back what was freed and the allocator keeps, where the C library can (glibc)."""
 
     def work() -> str:
-        with suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL(None).malloc_trim(0)
+        trim()
         return OK
 
     return ctx.background(work)

@@ -412,7 +412,7 @@ def test_expired_memories_are_room_however_many_there_are(full: Full) -> None:
         full.wire("PEXPIRE", f"m{at}", 5000)
     full.fill("a")
     full.limit(0)
-    size = on_loop(full.server, lambda: full.server.server.keyspace.nbytes(b"m0"))
+    size = on_loop(full.server, lambda: full.server.server.keyspace.own_bytes(b"m0"))
     full.limit(-400 * size / SIZE, "volatile-lru")
 
     def one_turn() -> bool:
@@ -595,5 +595,5 @@ def test_a_limit_that_goes_up_and_down_while_others_write(full: Full) -> None:
     full.wire("CONFIG", "SET", "maxmemory", base)
     eviction, keyspace = full.server.server.eviction, full.server.server.keyspace
     eventually(lambda: on_loop(full.server, eviction.used) <= eviction.limit or full.wire("DBSIZE") == 1)
-    counted = on_loop(full.server, lambda: sum(map(keyspace.nbytes, keyspace.memories)))
-    assert full.used() == full.server.server.startup_bytes + counted + 170 * len(keyspace.vocabulary)
+    counted = on_loop(full.server, lambda: sum(map(keyspace.own_bytes, keyspace.memories)))
+    assert full.used() == full.server.server.startup_bytes + counted + keyspace.vocabulary.nbytes()

@@ -70,8 +70,8 @@ def full(running: Callable[..., Running]) -> Iterator[Full]:
 def counted(server: Running) -> int:
     """What is used, from the beginning."""
     keyspace = server.server.keyspace
-    words = 170 * len(keyspace.vocabulary)
-    return int(server.server.startup_bytes + sum(map(keyspace.nbytes, keyspace.memories)) + words)
+    words = keyspace.vocabulary.nbytes()
+    return int(server.server.startup_bytes + sum(map(keyspace.own_bytes, keyspace.memories)) + words)
 
 
 def test_what_is_used_is_what_memory_usage_says_of_all(full: Full) -> None:
