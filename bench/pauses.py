@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import hiredis
 from common import (
     DIM,
     Corpus,
@@ -33,6 +34,7 @@ BETWEEN_S = 0.0005
 REST_S = 0.3
 MADD_RECORDS = 200
 TREE = 10_000  # keys below `tree`
+WORDS = 32_767  # of one command, beside its name
 DUE_S = 6.0  # how long it takes to make the keys that expire together
 
 Word = bytes | str | int | float
@@ -173,6 +175,7 @@ class Bench:
         yield from self._changes()
         yield from self._facts()
         yield from self._payloads()
+        yield from self._words()
         yield from self._keys()
 
     def _memories(self) -> Iterator[Case]:
@@ -267,6 +270,48 @@ class Bench:
 
         yield Case(f"DUMP, {self.records:,} records", self.does("DEL", "copy"), self.does("DUMP", "notes"))
         yield Case(f"RESTORE, {self.records:,} records", dumped, lambda: self.link.call(payload))
+
+    def _words(self) -> Iterator[Case]:
+        """As many words as a command may have, and words as long as they may be."""
+        names, drop = [f"none{i}" for i in range(WORDS)], self.does("DEL", "copy")
+        ids = [f"r{i % self.records}" for i in range(WORDS)]
+        aliases = [word for name in names[: WORDS // 2 - 3] for word in ("ALIAS", name)]
+        meta = [word for name in names[: WORDS // 3 - 2] for word in ("META", name, "v")]
+        tags = self.does("MEM.QUERY", "notes", "TEXT", self.texts[3], "NOTEXT", "TAGS", "ANY", WORDS - 10, *names[10:])
+        yield Case(f"EXISTS of {WORDS:,} keys", drop, self.does("EXISTS", *names))
+        yield Case("WATCH of as many", drop, self.does("WATCH", *names))
+        yield Case("UNWATCH", self.does("WATCH", *names), self.does("UNWATCH"))
+        yield Case("MEM.MGET of as many ids", drop, self.does("MEM.MGET", "notes", *ids[1:]))
+        yield Case("MEM.QUERY with as many TAGS", drop, tags)
+        add = self.does("MEM.ADD", "small", "ID", "m", "TEXT", "x", *meta)
+        yield Case("MEM.ADD with as many words of META", drop, add)
+        yield Case("ALIAS as often, refused", drop, self.tries("MEM.ENTITY", "facts", "hub", *aliases))
+        for command in ("SUBSCRIBE", "PSUBSCRIBE"):
+            yield Case(f"{command} to as many", drop, lambda command=command: self.listens(command, names))  # type: ignore[misc]
+        long = b"x" * (32 << 20)
+        yield Case("ECHO of 32 MB", drop, self.does("ECHO", long))
+        yield Case("MEM.QUERY, a TEXT of 32 MB", drop, self.does("MEM.QUERY", "notes", "TEXT", long))
+        yield Case("a word of 256 MB, refused", drop, self.tries("ECHO", long * 8))
+
+    def tries(self, *words: Word) -> Step:
+        """A step that sends this command, which is refused."""
+        command = encode(*words)
+
+        def run() -> None:
+            try:
+                self.link.call(command)
+            except hiredis.ReplyError:
+                return
+            raise SystemExit("it was not refused")
+
+        return run
+
+    def listens(self, command: str, names: list[str]) -> None:
+        """Subscribe on a connection of its own, which ends."""
+        with Link(self.link.socket.getpeername()[1]) as link:
+            link.socket.sendall(encode(command, *names))
+            for _ in names:
+                link.read()
 
     def _keys(self) -> Iterator[Case]:
         keys, tree = self.keys, ["MEM.QUERY", "tree", "TEXT", self.texts[3]]

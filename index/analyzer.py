@@ -52,6 +52,8 @@ _MAX_ENTRIES = 100_000
 _MAX_QUERY_ENTRIES = 10_000
 # Longer ones (addresses, base64, Chinese sentences) seldom come twice.
 _MAX_CACHED_BYTES = 64
+# Terms whose length is looked at when somebody asks how large all are, a millisecond or so; the others are as those.
+_MEASURED = 10_000
 
 NONE = "none"
 LANGUAGES = frozenset({NONE, *Stemmer.algorithms()})
@@ -119,21 +121,26 @@ _Entry = tuple[tuple[int, tuple[int, ...]], ...]  # (exact id, ids of second for
 class Vocabulary:
     """Term <-> dense id. One for all memories of a server, since most share their words."""
 
-    __slots__ = ("_ids", "_lock", "_terms", "analyzers")
+    __slots__ = ("_ids", "_lock", "_measured", "_term_bytes", "_terms", "analyzers")
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
         self._terms: list[str] = []
         self._lock = Lock()  # texts are analysed in several threads
+        self._measured = self._term_bytes = 0  # how many terms were, and what they take
         self.analyzers: dict[str, Analyzer] = {}
 
     def __len__(self) -> int:
         return len(self._terms)
 
     def nbytes(self) -> int:
-        """About how many bytes this takes, with what the analyzers remember: of a term a string of eight letters (64)
-        and its number (32), of a stretch its bytes (48)."""
-        total = getsizeof(self._ids) + getsizeof(self._terms) + 96 * len(self._terms)
+        """About how many bytes this takes, with what the analyzers remember: of a term its string and its number (32),
+        of a stretch its bytes (48)."""
+        count = len(self._terms)
+        new = self._terms[self._measured : min(count, self._measured + _MEASURED)]
+        self._measured += len(new)
+        self._term_bytes += sum([15 + getsizeof(term) & -16 for term in new]) + 32 * len(new)
+        total = getsizeof(self._ids) + getsizeof(self._terms) + self._term_bytes * count // max(1, self._measured)
         return total + sum(analyzer.nbytes() for analyzer in list(self.analyzers.values()))
 
     def id_of(self, term: str) -> int:
@@ -185,6 +192,7 @@ class Analyzer:
         # A stretch between spaces -> the id of its only term, or NOTHING; the few that hold more are in _entries.
         self._ids: dict[bytes, int] = {}
         self._entries: dict[bytes, _Entry] = {}
+        self._forgotten = 0  # how many entries there were at most before
         self._query_words = lru_cache(_MAX_QUERY_ENTRIES)(lambda stretch: tuple(self._words(stretch)))
 
     def document(self, text: bytes, max_words: int) -> Document:
@@ -248,8 +256,10 @@ class Analyzer:
         return [QueryTerm(term, find(term), weight) for term, weight in weights.items()]
 
     def nbytes(self) -> int:
-        """About how many bytes are taken by what is remembered of stretches."""
-        return getsizeof(self._ids) + 48 * len(self._ids) + getsizeof(self._entries) + 300 * len(self._entries)
+        """About how many bytes are taken by what is remembered of stretches. The tuples of those that are forgotten lie
+        among terms that stay, where only others like them take their place."""
+        entries = max(self._forgotten, len(self._entries))
+        return getsizeof(self._ids) + 48 * len(self._ids) + getsizeof(self._entries) + 300 * entries
 
     def _learn(self, stretch: bytes, max_words: int) -> _Entry:
         """Enter the terms of `stretch` into the vocabulary, and remember them if it is short."""
@@ -261,6 +271,7 @@ class Analyzer:
         )
         if short:
             if len(self._ids) + len(self._entries) >= _MAX_ENTRIES:
+                self._forgotten = max(self._forgotten, len(self._entries))
                 self._ids.clear()
                 self._entries.clear()
             if not entry:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from copy import copy
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ from .filters import Columns
 from .postings import PostingList, Postings
 from .scan_order import ScanOrder
 from .settings import Settings
+from .shared import Arrays, Family, own_part, whole
 from .side import KNOWN_TO, Extra, Fact, Side, extra_at
 from .side import NEVER as NEVER
 from .vectors import VectorTable
@@ -55,16 +55,6 @@ POSTINGS_MIN = 1024
 _UNPOSTED_MAX = 512
 
 
-class Share:
-    """Rows that several tables have in common, until they go or are compacted."""
-
-    __slots__ = ("holders", "nbytes")
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self.holders: WeakSet[Table] = WeakSet()
-
-
 class Table:
     """Rows, their words and vectors, and the counts of those alive."""
 
@@ -73,7 +63,7 @@ class Table:
         "_cells",
         "_columns",
         "_estimates",
-        "_share",
+        "_family",
         "by_id",
         "fwd_halves",
         "fwd_terms",
@@ -127,7 +117,7 @@ class Table:
         self._cells: tuple[Any, Any, Any] | None = None
         self._columns: Columns | None = None
         self._estimates: Estimates | None = None
-        self._share: Share | None = None
+        self._family: Family | None = None
 
     @property
     def columns(self) -> Columns:
@@ -415,7 +405,7 @@ class Table:
         twin._cells = None
         twin._columns = None
         twin._estimates = None
-        twin._share = None
+        twin._family = None
         if twin.indexed and twin.n >= POSTINGS_MIN and len(twin.fwd_terms):
             twin.postings = Postings()
             twin.post()
@@ -510,12 +500,11 @@ class Table:
         n = self.n
         end = int(self.narrow[TERMS_END, n - 1]) if n else 0
         twin = copy(self)
-        size = self._common_bytes()
-        if self._share is None or self._share.nbytes < 0.9 * size:
-            self._share = Share(size)
-            self._share.holders.add(self)
-        twin._share = self._share
-        twin._share.holders.add(twin)
+        if self._family is None:
+            self._family = Family()
+            self._family.tables.add(self)
+        twin._family = self._family
+        twin._family.tables.add(twin)
         twin.wide = self.wide[:, :n].copy()  # DEAD_AT is written to
         twin.narrow = self.narrow[:, :n]
         twin.fwd_terms, twin.fwd_halves = self.fwd_terms[:end], self.fwd_halves[:end]
@@ -538,30 +527,35 @@ class Table:
             return self.postings.terms
         return int(self.narrow[TERMS_END, self.n - 1]) if self.n else 0
 
-    def _common_bytes(self) -> int:
-        """What a copy has in common with this: what is said once and changes no more."""
-        words = int(self.narrow[TERMS_END, self.n - 1]) if self.n else 0
-        arrays = used_bytes(self.narrow, self.n * 12)
+    def arrays(self) -> Arrays:
+        """The arrays and the like that a copy has in common with this until one of them changes."""
+        n = self.n
+        words = int(self.narrow[TERMS_END, n - 1]) if n else 0
+        found: Arrays = {("narrow", whole(self.narrow)): used_bytes(self.narrow, n * 12)}
         if len(self.fwd_terms):
-            arrays += used_bytes(self.fwd_terms, words * 4) + used_bytes(self.fwd_halves, words * 2)
-        parts = (self.vectors, self.postings)
-        return self.held_bytes + arrays + sum(part.nbytes() for part in parts if part is not None)
+            found["terms", whole(self.fwd_terms)] = used_bytes(self.fwd_terms, words * 4)
+            found["halves", whole(self.fwd_halves)] = used_bytes(self.fwd_halves, words * 2)
+        if self.side is not None:
+            found["side", whole(self.side.cols)] = used_bytes(self.side.cols, n * 64)
+        for part in (self.vectors, self.postings):
+            if part is not None:
+                found |= part.arrays()
+        return found
 
     def nbytes(self) -> int:
         """Bytes of the arrays and of the Python objects they refer to, estimated; of what other tables have too, its
         part."""
-        held = (self._estimates, self._columns, self.side, self.uses)
-        parts = [part.nbytes() for part in held if part is not None]
-        common, share = self._common_bytes(), self._share
-        if share is not None and (holders := len(share.holders)) > 1:
-            common -= min(common, share.nbytes) * (holders - 1) // holders
-        arrays = used_bytes(self.wide, self.n * 48)
-        containers = (self, self.ids, self.texts, self.metas, self.tags, self.by_id, self.versions)
+        held = (self.vectors, self.postings, self._estimates, self._columns, self.side, self.uses)
+        total = sum(part.nbytes() for part in held if part is not None)
+        arrays = self.arrays()
+        total += sum(arrays.values()) if self._family is None else self._family.own_bytes(arrays)
         # Beyond 256 the number of a slot is an object of its own.
-        numbers = 32 * max(0, len(self.by_id) - 256)
+        objects = self.held_bytes + 32 * max(0, len(self.by_id) - 256)
+        total += int(objects * own_part(self.texts)) + used_bytes(self.wide, self.n * 48)
+        containers = (self, self.ids, self.texts, self.metas, self.tags, self.by_id, self.versions)
         # A dictionary with one slot or a few; ended versions are all rows but the current ones.
-        numbers += 224 * len(self.versions) + 40 * (self.live - len(self.by_id))
-        return common + sum(parts) + arrays + sum(map(getsizeof, containers)) + numbers + self.order.nbytes()
+        total += 224 * len(self.versions) + 40 * (self.live - len(self.by_id))
+        return total + sum(map(getsizeof, containers)) + self.order.nbytes()
 
 
 def _object_bytes(record_id: bytes, text: bytes, meta: tuple[bytes, ...], tags: tuple[bytes, ...]) -> int:

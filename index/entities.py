@@ -362,10 +362,11 @@ class Entities:
         """What takes long to free, in lists of its own."""
         return [list(self._by_number.values()), list(self._named), list(self._aliases)]
 
-    def nbytes(self) -> int:
-        """About how many bytes this takes."""
+    def nbytes(self, part: float) -> int:
+        """About how many bytes this takes, `part` of the entities being its own: a copy has the same."""
         vectors = sum(each.rows.nbytes + each.numbers.nbytes for each in self._vectors.values())
-        return vectors + self.names.nbytes() + 500 * len(self._by_number) + 150 * len(self._aliases)
+        objects = 430 * len(self._by_number) + 130 * len(self._aliases)
+        return vectors + self.names.nbytes(part) + int(objects * part)
 
 
 def entity_name(word: bytes) -> bytes:

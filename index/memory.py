@@ -32,6 +32,7 @@ from .postings import PostingList
 from .query import Query
 from .retention import Parts, Picks, Place, Uses, bytes_of_rows, parts, record_bytes
 from .settings import ALL, Settings
+from .shared import own_part
 from .side import FACT, FLAGS, INVALID_AT, KIND, KNOWN_TO, NEVER, VALID_AT, VALID_UNTIL, Extra, Fact, Int64s
 from .texts import STEP_BYTES, STEP_RECORDS, Contents, TextIndex, Wordings
 from .view import View
@@ -177,6 +178,22 @@ class Memory:
         """Where the current record `record_id` is, valid or not: a view and its slot there."""
         found = self._find(record_id)
         return None if found is None else (View(found[0], self.settings, now), found[1])
+
+    def locate_all(self, ids: Iterable[bytes], now: int) -> dict[bytes, tuple[View, int] | None]:
+        """The same of many, each id once: a view takes ten times as long as to look an id up."""
+        views: dict[int, View] = {}
+        places: dict[bytes, tuple[View, int] | None] = {}
+        for record_id in ids:
+            found = self._find(record_id)
+            if found is None:
+                places[record_id] = None
+                continue
+            table, slot = found
+            view = views.get(id(table))
+            if view is None:
+                view = views[id(table)] = View(table, self.settings, now)
+            places[record_id] = view, slot
+        return places
 
     def _find(self, record_id: bytes) -> tuple[Table, int] | None:
         slot = self.table.by_id.get(record_id)
@@ -1071,8 +1088,10 @@ class Memory:
         # A deadline is a tuple (64) and a number (32), and so is a turn.
         own = sum(map(getsizeof, (self, self._due, self._expired, self._turns)))
         own += 96 * (len(self._due) + len(self._turns))
-        parts = (self.table, self.past, self.facts, self.entities, self._picks, *self.texts)
-        return own + sum(part.nbytes() for part in parts if part is not None)
+        parts = (self.table, self.past, self._picks, *self.texts)
+        own += sum(part.nbytes() for part in parts if part is not None)
+        ours = own_part(self.table.texts)
+        return own + sum(index.nbytes(ours) for index in (self.facts, self.entities) if index is not None)
 
 
 def _carry_uses(source: Table, old: int, target: Table, slot: int) -> None:

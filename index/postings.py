@@ -14,9 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .shared import Arrays
+
 Int64s = npt.NDArray[np.int64]
 
 _FIRST_CAPACITY = 4
+# A list is its object (64), an array object (112 and 32) with rounding (16), and the number of its term (32).
+_LIST_BYTES = 256
 
 
 class Packed(NamedTuple):
@@ -51,14 +55,16 @@ class PostingList:
 class Postings:
     """All posting lists of one memory."""
 
-    __slots__ = ("_capacity", "_lists", "_shared", "live_terms")
+    __slots__ = ("_capacity", "_lists", "_replaced", "_shared", "_shared_capacity", "live_terms")
 
     def __init__(self) -> None:
         self._lists: dict[int, PostingList] = {}
         # Those of a moment when this was copied, which two or more have in common: nobody writes to them. One that is
         # to be written to gets a twin in `_lists`, which goes first.
         self._shared: dict[int, PostingList] = {}
-        self._capacity = 0  # postings that the arrays have room for
+        self._capacity = 0  # postings that the arrays of `_lists` have room for
+        self._shared_capacity = 0
+        self._replaced = 0  # what lists of `_shared` have room for that have another array in `_lists`
         self.live_terms = 0  # terms with df > 0
 
     @classmethod
@@ -77,10 +83,22 @@ class Postings:
 
     def copy(self) -> Postings:
         """An independent twin."""
-        self._shared, self._lists = {**self._shared, **self._lists}, {}
+        if self._lists:
+            self._shared, self._lists = {**self._shared, **self._lists}, {}
+            self._shared_capacity += self._capacity - self._replaced
+            self._capacity = self._replaced = 0
         twin = Postings()
-        twin._shared, twin._capacity, twin.live_terms = self._shared, self._capacity, self.live_terms
+        twin._shared, twin._shared_capacity, twin.live_terms = self._shared, self._shared_capacity, self.live_terms
         return twin
+
+    def _shed(self) -> None:
+        """Let go of what is replaced; whoever has it in common keeps it."""
+        own = self._lists
+        self._shared = {
+            term: each for term, each in self._shared.items() if term not in own or own[term].data.base is not None
+        }
+        self._shared_capacity -= self._replaced
+        self._replaced = 0
 
     def lists(self) -> list[PostingList]:
         return [*self._lists.values(), *self._shared.values()]
@@ -131,7 +149,12 @@ class Postings:
             if size > len(posting.data):
                 grown = np.empty(max(_FIRST_CAPACITY, size + (size >> 1)), np.int64)
                 grown[:n] = posting.data[:n]
-                capacity += len(grown) - len(posting.data)
+                capacity += len(grown)
+                shared = self._shared.get(term)
+                if shared is None or posting.data.base is None:
+                    capacity -= len(posting.data)
+                else:
+                    self._replaced += len(shared.data)
                 posting.data = grown
             posting.data[n:size] = data[start:end]
             posting.n = size
@@ -140,6 +163,8 @@ class Postings:
             if most > posting.most:
                 posting.most = most
         self._capacity, self.live_terms = capacity, live_terms
+        if 2 * self._replaced > self._shared_capacity:
+            self._shed()
 
     def remove(self, terms: Sequence[int]) -> None:
         """A row with these terms died."""
@@ -166,6 +191,13 @@ class Postings:
         """How many terms have a list."""
         return max(len(self._shared), len(self._lists))
 
+    def arrays(self) -> Arrays:
+        """What a copy has in common with this."""
+        if not self._shared:
+            return {}
+        size = 8 * self._shared_capacity + _LIST_BYTES * len(self._shared) + getsizeof(self._shared)
+        return {("postings", id(self._shared)): size}
+
     def nbytes(self) -> int:
-        # A list is its object (64), an array object (112 and 32) with rounding (16), and the number of its term (32).
-        return 8 * self._capacity + 256 * self.terms + getsizeof(self._lists) + getsizeof(self._shared)
+        """Without that."""
+        return 8 * self._capacity + _LIST_BYTES * len(self._lists) + getsizeof(self._lists)

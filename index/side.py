@@ -18,6 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .shared import own_part
+
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -146,11 +148,12 @@ class Side:
         return side
 
     def nbytes(self) -> int:
-        return self.cols.nbytes + 8 * len(self.facts) + self._fact_bytes
+        """About how many bytes the facts take; the table counts the columns."""
+        return 8 * len(self.facts) + int(self._fact_bytes * own_part(self.facts))
 
 
 def _bytes_of(fact: Fact) -> int:
-    return 120 + sum(map(len, fact))
+    return 112 + sum([48 + len(word) & -16 for word in fact if word])  # as columns.py counts words
 
 
 def extra_at(cols: Int64s, facts: list[Fact | None], slot: int) -> Extra:

@@ -12,7 +12,8 @@ A request is an array of bulk strings, or a line (an inline command) where its f
 
 Rule 1: the bytes decide, not how they were cut. Any split of a stream gives the same commands and the same error.
 Rule 2: a broken frame raises after every command before it was returned, and from then on always.
-Rule 3: a chunk costs what it holds, not what is held. A 20 MB value in small chunks is collected, then cut out once.
+Rule 3: a chunk costs what it holds, not what is held. A 20 MB value in small chunks is collected, then cut out once;
+        of what gathers while no command is taken, each step joins as much as it needs, or JOINED.
 Rule 4: nothing is reserved because a client announced it. Memory follows the bytes that came.
 Rule 5: putting a long argument together copies it, on which others would wait. One that lacks `apart_bytes`, at
         least 2, or more is left to the caller, in `pieces`; no command comes before `put`.
@@ -82,6 +83,7 @@ MANY: Final = 32
 # Chunks below this share a bytearray: a list of two-byte chunks would take twenty times what was sent.
 SMALL_CHUNK: Final = 4096
 PACKED_CHUNK: Final = 65536
+JOINED: Final = 1 << 18
 
 CRLF: Final = b"\r\n"
 _HEADERS: Final = [b"$%d" % n for n in range(WIDE + 1)]
@@ -456,13 +458,18 @@ class Parser:
         return length
 
     def _join_chunks(self) -> bool:
-        """Move the chunks behind what is left of the data; False if the next step needs more than they hold."""
+        """Move some chunks behind what is left of the data; False if the next step needs more than they hold."""
         rest = self._data[self._pos :]
         self._pos = self._strict_until = 0
         if 0 < self._chunk_bytes >= self._missing:
-            self._data = b"".join((rest, *self._chunks))
-            self._chunks.clear()
-            self._chunk_bytes = self._missing = 0
+            least, at, size = max(self._missing, JOINED), 0, 0
+            while size < least and at < len(self._chunks):
+                size += len(self._chunks[at])
+                at += 1
+            self._data = b"".join((rest, *self._chunks[:at]))
+            del self._chunks[:at]
+            self._chunk_bytes -= size
+            self._missing = 0
             return True
         self._data = rest
         if self._want:

@@ -28,6 +28,25 @@ def problems(config: Config) -> Iterator[str]:
             yield error.message
 
 
+def _ports(config: Config) -> None:
+    """Two listeners need two ports, unless their addresses differ. Whether others have taken one is not looked at."""
+    taken: list[tuple[str, int, str]] = []
+    for name, bind in _LISTENERS.items():
+        port = config[name]
+        if not port:
+            continue
+        hosts = [host for host in config[bind] if not host.startswith("-")]  # those may be missing
+        for other, same, where in taken:
+            if port == same and any(_overlap(host, where) for host in hosts):
+                raise ConfigError(f"{name} and {other} are both {port}: give each a port of its own")
+        taken += [(name, port, host) for host in hosts]
+
+
+def _overlap(one: str, other: str) -> bool:
+    everywhere = {"::", "::*"} if ":" in one else {"0.0.0.0", "*"}
+    return one == other or ((":" in one) == (":" in other) and not everywhere.isdisjoint((one, other)))
+
+
 def _users(config: Config) -> None:
     from . import command_modules  # noqa: F401 - the rules of users name commands
 
@@ -99,7 +118,10 @@ def _may(path: str, how: int) -> bool:
     return os.access(path, how, effective_ids=os.access in os.supports_effective_ids)
 
 
+_LISTENERS = {"port": "bind", "tls-port": "bind", "metrics-port": "metrics-bind", "console-port": "console-bind"}
+
 _CHECKS: tuple[Callable[[Config], None], ...] = (
+    _ports,
     _users,
     _tls,
     _metrics,

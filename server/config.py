@@ -231,6 +231,12 @@ class BindList(Type):
         return " ".join(value)
 
 
+def host_of(word: str) -> str:
+    """What a word of a BindList is to a socket: `*` is all of IPv4, `::*` all of IPv6."""
+    host = word.removeprefix("-")
+    return {"*": "0.0.0.0", "::*": "::"}.get(host, host)
+
+
 class OutputLimit(NamedTuple):
     """When a client that does not read is cut off: at `hard_bytes`, or `soft_seconds` above `soft_bytes`; 0: never."""
 

@@ -93,6 +93,7 @@ class Connection(asyncio.Protocol):
         self.running = False  # in `process`; what a command publishes to its own client comes behind its reply
         self.pushed: list[bytes] = []
         self.held: list[bytes] | None = None  # a command that CLIENT PAUSE holds back
+        self.rest: list[list[bytes]] = []  # what is left of one that is done in turns: commands, the last first
         self.writable = True  # with nothing in `unwritten`
         self.closing = False
         self.aborted = False
@@ -174,7 +175,7 @@ class Connection(asyncio.Protocol):
             self.blocked is None and self.writable and self.futures < self.may_wait and self.waiting_bytes < HIGH_WATER
         ):
             try:
-                args = self.held if self.held is not None else next_command()
+                args = self.held or (self.rest.pop() if self.rest else next_command())
             except ProtocolError as error:
                 self.server.stats.error_codes["ERR"] += 1
                 out.append(encode(ErrorReply(f"ERR Protocol error: {error}"), 2))
@@ -250,7 +251,12 @@ class Connection(asyncio.Protocol):
 
         def put(done: Future[bytes]) -> None:
             self.joining = False
-            if not self.closing and not done.cancelled():
+            if done.cancelled() or self.closing:
+                return
+            if done.exception() is not None:
+                log.error("Closing client %s: no memory for an argument of its command", self.client.addr)
+                self.abort()
+            else:
                 self.client.longest_word = max(self.client.longest_word, len(done.result()))
                 self.parser.put(done.result())
                 self.process()

@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from . import console_facts, console_memories, console_status
+from .config import host_of
 from .console_client import Insider, Refused
 from .console_page import Form, Page, TooLarge, address, asset, page, query_of
 from .console_samples import Samples
@@ -164,7 +165,7 @@ class Console:
         for host in config["console-bind"]:
             optional = host.startswith("-")
             try:
-                sockets.append(_listen(host[optional:], port))
+                sockets.append(_listen(host_of(host), port))
             except OSError as error:
                 if not optional:
                     for listener in sockets:
@@ -317,7 +318,6 @@ class _Guarded:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    host = {"*": "0.0.0.0", "::*": "::"}.get(host, host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family)
 

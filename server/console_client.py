@@ -157,6 +157,7 @@ class _Place:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.parser = _Parser()
         self.held: list[bytes] | None = None
+        self.rest: list[list[bytes]] = []
         self._loop = loop
         self._woken: Future[None] | None = None
         self.messages: deque[Any] = deque(maxlen=_MOST_PUSHED)

@@ -200,7 +200,8 @@ class IncrWriter:
     def _chunk(self, groups: Iterable[bytes]) -> tuple[bytes, int]:
         body = b"".join(groups)
         crc: int = crc32c(body, self._crc)
-        return body + note(self._tag, crc, len(body)), crc
+        # join, which lets others run where there is much to copy; + does not.
+        return b"".join((body, note(self._tag, crc, len(body)))), crc
 
 
 def create(files: Files, path: str, tag: bytes | None = None) -> IncrWriter:

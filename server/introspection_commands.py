@@ -406,6 +406,13 @@ def memory_stats(ctx: Client, args: list[bytes]) -> dict[str, Any]:
 @command("MEMORY DOCTOR", arity=2, flags="", usage="MEMORY DOCTOR", group="server")
 def memory_doctor(ctx: Client, args: list[bytes]) -> Verbatim:
     """Say whether anything about the server's memory looks wrong."""
+    eviction = ctx.server.eviction
+    if eviction.limit and (counted := eviction.used()) > eviction.limit:
+        policy = ctx.server.config["maxmemory-policy"]
+        return Verbatim(
+            f"{counted} bytes are used, more than maxmemory, {eviction.limit}: where maxmemory-policy, {policy}, finds"
+            " no memory to drop, commands that need more are refused with OOM. Raise maxmemory, or delete memories."
+        )
     used = info_text.resident_bytes()
     peak = max(used, info_text.peak_resident_bytes())
     if peak > max(1.5 * used, used + (64 << 20)):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import info
 from .cli import version
-from .config import ConfigError
+from .config import ConfigError, host_of
 
 if TYPE_CHECKING:
     from .server import Server
@@ -167,7 +167,7 @@ class Metrics:
         for host in config["metrics-bind"]:
             optional = host.startswith("-")
             try:
-                listener = await asyncio.start_server(self._serve, host[optional:], port, limit=_REQUEST_BYTES)
+                listener = await asyncio.start_server(self._serve, host_of(host), port, limit=_REQUEST_BYTES)
             except OSError as error:
                 if not optional:
                     raise

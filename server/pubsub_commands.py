@@ -81,9 +81,10 @@ def punsubscribe(ctx: Client, args: list[bytes]) -> Replies:
 
 def _confirm_each(ctx: Client, kind: bytes, names: list[bytes], change: Callable[[Client, bytes], None]) -> Replies:
     """Apply `change` to each name; each reply says how many subscriptions there are by then. Of very many names, the
-    connection's next command is the rest: others have their turn between."""
+    rest are the connection's next commands: others have their turn between."""
     if len(names) > _AT_ONCE and ctx.connection is not None and not ctx.in_exec:
-        ctx.connection.held = [kind, *names[_AT_ONCE:]]
+        starts = range(_AT_ONCE, len(names), _AT_ONCE)
+        ctx.connection.rest = [[kind, *names[start : start + _AT_ONCE]] for start in reversed(starts)]
         names = names[:_AT_ONCE]
     replies = []
     for name in names:

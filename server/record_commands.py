@@ -595,7 +595,7 @@ def mget(ctx: Client, args: list[bytes]) -> Any:
     """Show several records, nil for each that is not there."""
     memory, flags, ids = find(ctx, args[0]), RecordFlags(), args[1:]
     # One that is named again and again is one value.
-    places = {record_id: memory.locate(record_id, ctx.now) for record_id in ids}
+    places = memory.locate_all(ids, ctx.now)
 
     def show() -> list[Any]:
         shown = {name: None if found is None else record_map(*found, flags) for name, found in places.items()}
@@ -757,10 +757,10 @@ def scan(ctx: Client, args: list[bytes]) -> list[Any]:
     # COUNT is a hint: a page takes a few milliseconds at most, and the walk is none the longer for it.
     following, ids = memory.table.order.page(cursor, min(count, _PAGE_RECORDS // (1 + 20 * len(filters)) + 1))
     if filters:
-        found = [(record_id, memory.locate(record_id, ctx.now)) for record_id in ids]
+        places = memory.locate_all(ids, ctx.now)
         ids = [
             record_id
-            for record_id, place in found
+            for record_id, place in places.items()
             if place is not None and all(clause.matches(place[0].row(place[1])) for clause in filters)
         ]
     if seen is not None:

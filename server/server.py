@@ -27,7 +27,7 @@ from .aof import Log
 from .audit import Audit
 from .backfill import Backfill
 from .client import Client
-from .config import Config, ConfigError
+from .config import Config, ConfigError, host_of
 from .connection import Connection
 from .embedded import live_digests
 from .embedding import Embedding
@@ -381,7 +381,7 @@ class Server:
         for host in self.config["bind"]:
             optional = host.startswith("-")
             try:
-                where += await listen(_host(host[optional:]), port or (where[0][1] if where else 0))
+                where += await listen(host_of(host), port or (where[0][1] if where else 0))
             except OSError as error:
                 # ::1 is in the default list and missing on many machines; any address that cannot be had at all is
                 # said, and fatal only where the list asked for it by name.
@@ -554,10 +554,6 @@ def _address(peer: tuple[Any, ...] | str) -> str:
     if isinstance(peer, str):
         return peer
     return f"[{peer[0]}]:{peer[1]}" if ":" in str(peer[0]) else f"{peer[0]}:{peer[1]}"
-
-
-def _host(word: str) -> str:
-    return {"*": "0.0.0.0", "::*": "::"}.get(word, word)
 
 
 async def _serve(config: Config) -> int:

@@ -159,6 +159,8 @@ def _check_readable(config: Config, name: str) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         reason = getattr(error, "reason", None)
+        if reason == "NO_CERTIFICATE_ASSIGNED":  # an RSA certificate with the key of an EC one, or the other way round
+            return "the key is of another kind than the certificate's"
         if reason:
             return str(reason).lower().replace("_", " ")
         said = str(error.args[-1])

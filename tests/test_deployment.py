@@ -71,6 +71,28 @@ def test_check_config_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [path.name for path in tmp_path.iterdir()] == ["recalld.conf"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("port 7001\nmetrics-port 7001\n", "metrics-port and port are both 7001"),
+        ("console-port 7171\n", "console-port and port are both 7171"),
+        ("bind 10.0.0.1\nconsole-port 7171\nconsole-bind 0.0.0.0\n", "console-port and port are both 7171"),
+        ("bind * -::*\nmetrics-port 7171\n", "metrics-port and port are both 7171"),
+        ("bind 10.0.0.1\nmetrics-port 7171\n", ""),
+        ("bind 0.0.0.0\nmetrics-port 7171\nmetrics-bind ::1\n", ""),
+        ("port 0\nmetrics-port 0\nconsole-port 0\n", ""),
+    ],
+)
+def test_check_config_finds_a_port_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, said: str
+) -> None:
+    """A server with these would not start; the same port of different addresses is none."""
+    conf = tmp_path / "recalld.conf"
+    conf.write_text(f"appendonly no\n{lines}")
+    assert cli.main(["--check-config", str(conf)]) == bool(said)
+    assert capsys.readouterr().err.startswith(said)
+
+
 def test_check_config_asks_for_packages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,8 @@ def test_answers_are_numpys(monkeypatch, loops, metric):
     monkeypatch.setattr(ranking, "_CLOSE_MIN", 2)
     assert found(memory, asked) == wanted
     assert found(memory, asked, together=True) == wanted
+    monkeypatch.setattr(codes, "_FAR_BYTES", 0)
+    assert found(memory, asked) == wanted
     monkeypatch.setattr(codes, "_ROWS_EACH", 64)
     monkeypatch.setattr(matches, "_CODES_BELOW", 1)
     monkeypatch.setattr(matches, "_CODES_BELOW_TOGETHER", 1)
@@ -48,6 +50,34 @@ def test_answers_are_numpys(monkeypatch, loops, metric):
         assert found(again, asked) == wanted
     finally:
         parallel.use(1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dim", [1, 7, 64, 384, 1000])
+def test_products_of_codes_that_no_cache_holds_are_numkongs(monkeypatch, loops, dim, dtype):
+    """To the bit, whatever the ranges of the threads, over several slabs and a part of one."""
+    if not codes.available():
+        pytest.skip("numkong is not installed")
+    rng = np.random.default_rng(dim)
+    monkeypatch.setattr(codes, "_SLAB", 2 * BLOCK)
+    n = 5 * BLOCK + 77
+    held = codes.Codes(dim, dtype)
+    held._slabs = [rng.integers(-127, 128, (2 * BLOCK, dim), np.int8) for _ in range(3)]
+    held.n, held.scales = n, rng.random(n).astype(dtype)
+    unit = rng.standard_normal((1, dim))
+    unit /= np.linalg.norm(unit)
+    wanted, ours = np.empty((1, n), dtype), np.empty((1, n), dtype)
+    held.products(n, unit, wanted)
+    monkeypatch.setattr(codes, "_FAR_BYTES", 0)
+    for threads in (1, 3):
+        parallel.use(threads)
+        monkeypatch.setattr(parallel, "_ROWS_MIN", 1)
+        try:
+            ours[:] = np.nan
+            held.products(n, unit, ours)
+        finally:
+            parallel.use(1)
+        assert np.array_equal(ours, wanted)
 
 
 @pytest.mark.parametrize("dim", [1, 3, 8, 129, 384, 1000])

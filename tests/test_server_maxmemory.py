@@ -177,6 +177,14 @@ def test_noeviction_refuses_what_needs_memory_and_nothing_else(full: Full) -> No
 
 
 @needs_redis
+def test_the_doctor_says_that_the_limit_is_passed(full: Full) -> None:
+    full.limit(1)
+    assert full.wire("MEMORY", "DOCTOR") == b"Nothing looks wrong."
+    full.wire("CONFIG", "SET", "maxmemory", 1)
+    said = full.wire("MEMORY", "DOCTOR")
+    assert f"{full.used()} bytes are used, more than maxmemory, 1:".encode() in said and b"noeviction" in said
+
+
 def test_refusals_are_redis_own(running: Callable[..., Running], tmp_path: Path) -> None:
     """Alone, while queueing, and of what was queued before."""
     before: list[tuple[Word, ...]] = [(MAKE, "a"), ("MULTI",), ("EXISTS", "a"), (MAKE, "b"), ("DEL", "a")]

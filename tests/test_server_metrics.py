@@ -16,7 +16,7 @@ from harness import PATIENCE_S, Running
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from recalld.server import cli, log
-from recalld.server.config import ConfigError
+from recalld.server.config import ConfigError, host_of
 from recalld.server.metrics import Metrics
 
 Start = Callable[..., Running]
@@ -73,6 +73,12 @@ def scraped(running: Start) -> Callable[..., Scraped]:
 
 def plain(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
+
+
+def test_addresses_are_those_of_bind(scraped: Callable[..., Scraped]) -> None:
+    """One that may be missing is left out where it is, as 192.0.2.1 is everywhere: it is for documentation."""
+    assert {host for host, _ in scraped(metrics_bind="* -192.0.2.1").metrics.ports} == {"0.0.0.0"}
+    assert [host_of(word) for word in ("::*", "-::*", "-::1", "::1")] == ["::", "::", "::1", "::1"]
 
 
 def test_what_happened_is_in_the_metrics(scraped: Callable[..., Scraped]) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import redis
 from certificates import Authority, Certificate
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from harness import PATIENCE_S, Running, Wire, WireError, free_port, pack
 from manager import Service
 from recalld.server import cli, tls
@@ -301,6 +303,10 @@ def bad_settings(ca: Authority, mine: Certificate, folder: Path) -> Iterator[tup
     yield {"tls_cert_file": garbage}, f"tls-cert-file '{garbage}' with tls-key-file '{mine.key}': no PEM file, or"
     yield {"tls_key_file": garbage}, f"tls-key-file '{garbage}': no PEM file, or the wrong tls-key-file-pass"
     yield {"tls_key_file": other.key}, "key values mismatch"
+    another_kind = folder / "rsa.key"
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    another_kind.write_bytes(rsa.generate_private_key(65_537, 2048).private_bytes(*pem))
+    yield {"tls_key_file": another_kind}, f"'{another_kind}': the key is of another kind than the certificate's"
     yield {"tls_cert_file": locked.cert, "tls_key_file": locked.key}, "is encrypted: set tls-key-file-pass"
     wrong = {"tls_cert_file": locked.cert, "tls_key_file": locked.key, "tls_key_file_pass": "wrong"}
     yield wrong, f"tls-key-file '{locked.key}': no PEM file, or the wrong tls-key-file-pass"

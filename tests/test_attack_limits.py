@@ -1,0 +1,257 @@
+"""Long and many words where something comes between: what gathers behind a command that waits, subscriptions that are
+made or ended in turns, an argument for which there is no memory. And MEMORY USAGE of memories that have much in common.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import re
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from durable import eventually
+from harness import Running, Wire, WireError, pack
+from recalld.protocol.parser import Parser
+
+MB = 1 << 20
+
+
+def _gathered(admin: Wire) -> int:
+    """The most bytes that any connection holds for commands to come."""
+    return max(int(size) for size in re.findall(rb" qbuf=(\d+)", admin("CLIENT", "LIST")))
+
+
+# -- long words
+
+
+def test_an_argument_that_gathered_is_put_together_elsewhere_too() -> None:
+    """Fed while no command was taken: `next_command` joins little more than it needs."""
+    parser = Parser(apart_bytes=MB)
+    value = bytes(2 * MB)
+    data = pack(b"PING") + pack(b"ECHO", value) + pack(b"PING")
+    parser.feed(pack(b"PING"))
+    for at in range(0, len(data), 50_000):
+        parser.feed(data[at : at + 50_000])
+    assert parser.next_command() == [b"PING"]
+    assert parser.next_command() == [b"PING"]
+    assert parser.next_command() is None
+    assert b"".join(parser.pieces) == value
+    parser.put(value)
+    assert parser.next_command() == [b"ECHO", value]
+    assert parser.next_command() == [b"PING"]
+    assert parser.next_command() is None
+    assert parser.buffered_bytes == 0
+
+
+def test_small_commands_that_gathered() -> None:
+    """Many chunks, none of which ends where a command does."""
+    parser = Parser()
+    commands = [[b"SET", b"key%d" % n, bytes(n % 5000)] for n in range(2000)]
+    data = b"".join(pack(*command) for command in commands)
+    parser.feed(pack(b"PING"))
+    for at in range(0, len(data), 4999):
+        parser.feed(data[at : at + 4999])
+    assert parser.next_command() == [b"PING"]
+    taken = []
+    while (command := parser.next_command()) is not None:
+        taken.append(command)
+    assert taken == commands
+    assert parser.buffered_bytes == 0
+
+
+def test_a_word_that_is_too_long_behind_a_command_that_waits() -> None:
+    """It is refused as if nothing had been before it."""
+    with Running() as server:
+        admin, wire = server.wire(), server.wire()
+        admin("CLIENT", "PAUSE", 600_000, "WRITE")
+        wire.send("DEL", "k")
+        eventually(lambda: b"flags=b" in admin("CLIENT", "LIST"))
+        wire.send("PING", bytes(40 * MB))
+        eventually(lambda: _gathered(admin) > 40 * MB)
+        admin("CLIENT", "UNPAUSE")
+        assert wire.read() == 0
+        assert str(wire.read()).startswith(f"ERR a word of {40 * MB} bytes exceeds the {32 * MB}")
+        assert wire("PING") == "PONG"
+
+
+def test_an_argument_for_which_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection ends, and nobody else's."""
+    with Running() as server:
+        other, wire = server.wire(), server.wire()
+
+        def failing(work: Callable[[], Any]) -> asyncio.Future[Any]:
+            future: asyncio.Future[Any] = server.server.loop.create_future()
+            future.set_exception(MemoryError())
+            return future
+
+        monkeypatch.setattr(server.server, "background", failing)
+        wire.send("PING", bytes(3 * MB))
+        with pytest.raises((EOFError, ConnectionError)):
+            wire.read()
+        assert other("PING") == "PONG"
+
+
+# -- subscriptions in turns
+
+
+@pytest.mark.parametrize("kind", ["SUBSCRIBE", "PSUBSCRIBE"])
+def test_all_are_ended_though_they_are_more_than_a_command_may_name(kind: str) -> None:
+    with Running(max_command_words="1024") as server:
+        wire = server.wire()
+        for begin in range(0, 3000, 1000):
+            wire.send(kind, *(f"n{n}" for n in range(begin, begin + 1000)))
+            assert [wire.read()[2] for _ in range(1000)] == list(range(begin + 1, begin + 1001))
+        wire.send("UN" + kind if kind == "SUBSCRIBE" else "PUNSUBSCRIBE")
+        told = [wire.read() for _ in range(3000)]
+        assert not any(isinstance(each, WireError) for each in told)
+        assert [each[2] for each in told] == list(range(2999, -1, -1))
+        assert wire("PING") == "PONG"
+
+
+def test_what_is_pipelined_behind_comes_behind() -> None:
+    """RESET, and what ends the connection, wait for the last turn."""
+    names = [f"n{n}" for n in range(1700)]
+    with Running() as server:
+        for last, reply in (("RESET", "RESET"), ("QUIT", "OK")):
+            wire = server.wire()
+            wire.sock.sendall(pack("SUBSCRIBE", *names) + pack(last))
+            assert [wire.read()[1] for _ in names] == [name.encode() for name in names]
+            assert wire.read() == reply
+        admin = server.wire()
+        eventually(lambda: admin("PUBSUB", "CHANNELS") == [])
+
+
+def test_a_monitor_sees_each_name_once() -> None:
+    """And with the command as it came, but not with what is left at each turn."""
+    names = [f"n{n}" for n in range(1700)]
+    with Running() as server:
+        monitor, wire = server.wire(), server.wire()
+        monitor("MONITOR")
+        wire.send("SUBSCRIBE", *names)
+        for _ in names:
+            wire.read()
+        wire("PING")
+        lines = []
+        while '"PING"' not in (line := str(monitor.read())):
+            lines.append(line)
+        assert max("".join(lines).count(f'"{name}"') for name in names) == 2
+
+
+# -- MEMORY USAGE of copies
+
+
+_WORDS = [f"{a}{b}{c}" for a in ("ba", "ke", "lo", "mu") for b in ("ran", "sol") for c in range(50)]
+
+
+def _add(wire: Wire, key: str, count: int, rng: random.Random, first: int = 0) -> None:
+    for begin in range(0, count, 50):
+        words: list[Any] = ["MEM.MADD", key, 50]
+        for n in range(begin, begin + 50):
+            words += ["RECORD", "ID", f"id{first + n}", "TEXT", " ".join(rng.choices(_WORDS, k=12)), "TAGS", 1, f"t{n}"]
+        wire(*words)
+
+
+def _written_copies(wire: Wire, rng: random.Random) -> None:
+    """Copies each of which is written to: arrays and posting lists part, the records of before stay common."""
+    wire("MEM.CREATE", "a", "MODE", "SEARCH")
+    _add(wire, "a", 3000, rng)
+    for n in range(4):
+        wire("COPY", "a", f"c{n}")
+        _add(wire, f"c{n}", 500, rng, 3000)
+
+
+def _overwritten_copies(wire: Wire, rng: random.Random) -> None:
+    wire("MEM.CREATE", "a", "MODE", "SEARCH")
+    _add(wire, "a", 3000, rng)
+    for n in range(4):
+        wire("COPY", "a", f"c{n}")
+        _add(wire, f"c{n}", 500, rng)
+
+
+def _copies_of_what_grows(wire: Wire, rng: random.Random) -> None:
+    """As backups are: each has all that the one before has."""
+    wire("MEM.CREATE", "a", "MODE", "SEARCH")
+    for n in range(6):
+        _add(wire, "a", 800, rng, 800 * n)
+        wire("COPY", "a", f"c{n}")
+
+
+def _compacted_copies(wire: Wire, rng: random.Random) -> None:
+    wire("MEM.CREATE", "a", "MODE", "SEARCH")
+    _add(wire, "a", 5000, rng)
+    for n in range(3):
+        wire("COPY", "a", f"c{n}")
+    for begin in range(0, 4000, 500):
+        wire("MEM.DEL", "c0", *(f"id{n}" for n in range(begin, begin + 500)))
+
+
+def _copies_of_facts(wire: Wire, rng: random.Random) -> None:
+    wire("MEM.CREATE", "a", "MODE", "SEARCH")
+    for n in range(3000):
+        wire("MEM.FACT", "a", f"somebody{n % 500}", f"likes{n % 7}", " ".join(rng.choices(_WORDS, k=4)))
+    wire("COPY", "a", "b")
+    wire("COPY", "b", "c")
+
+
+def _entities(wire: Wire, rng: random.Random) -> None:
+    wire("MEM.CREATE", "a", "MODE", "SEARCH")
+    for n in range(3000):
+        wire("MEM.ENTITY", "a", f"name{n}", "TYPE", "PERSON", "ALIAS", f"also{n}")
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [_written_copies, _overwritten_copies, _copies_of_what_grows, _compacted_copies, _copies_of_facts, _entities],
+)
+def test_sizes_add_up_to_what_is_allocated(fill: Callable[[Wire, random.Random], None]) -> None:
+    """As Python's own account has it, in which freed memory that the allocator keeps is not."""
+    with Running() as server:
+        wire, rng = server.wire(), random.Random(1)
+        wire("MEM.CREATE", "warm", "MODE", "SEARCH")
+        _add(wire, "warm", 1500, rng)
+        before = wire("MEMORY", "USAGE", "warm")  # with the vocabulary, which is there already
+        gc.collect()
+        tracemalloc.start()
+        try:
+            fill(wire, rng)
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        told = sum(wire("MEMORY", "USAGE", key) for key in wire("KEYS", "*")) - before
+    assert 0.85 * grown < told < 1.15 * grown
+
+
+def test_what_a_copy_replaced_is_let_go() -> None:
+    """Posting lists of which a twin has none any more do not stay for ever."""
+    with Running() as server:
+        wire, rng = server.wire(), random.Random(1)
+        wire("MEM.CREATE", "a", "MODE", "SEARCH")
+        _add(wire, "a", 2000, rng)
+        wire("COPY", "a", "b")
+        wire("DEL", "b")
+        _add(wire, "a", 500, rng, 2000)
+        postings = server.server.keyspace.memories[b"a"].table.postings
+        assert len(postings.lists()) == len({*postings._lists, *postings._shared})
+
+
+def test_sizes_of_very_many_copies() -> None:
+    """Which are not all looked at for each of them."""
+    with Running() as server:
+        wire, rng = server.wire(), random.Random(1)
+        wire("MEM.CREATE", "a", "MODE", "SEARCH")
+        _add(wire, "a", 1500, rng)
+        alone = wire("MEMORY", "USAGE", "a")
+        for n in range(40):
+            wire("COPY", "a", f"c{n}")
+        sizes = [wire("MEMORY", "USAGE", key) for key in wire("KEYS", "*")]
+        assert max(sizes[:-1]) < alone / 2  # each has places of its own for its rows
+        wire("DEL", *(f"c{n}" for n in range(40)))
+        for _ in range(50):
+            left = wire("MEMORY", "USAGE", "a")
+        eventually(lambda: wire("MEMORY", "USAGE", "a") > 0.95 * alone)
+        assert left <= 1.05 * alone
