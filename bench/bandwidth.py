@@ -1,8 +1,8 @@
 """What one thread and two read of this machine's memory: the bound of a scan that no cache holds.
 
 Rows of 384 int8 codes, as index/codes.py has them, in blocks of 16 384. "read" adds the numbers up (numpy, int64),
-"NumKong" is its product with one query, "compiled" index/compiled.py's, which asks for memory ahead. 38 MB may stay in a
-cache, 384 MB do not.
+"NumKong" is its product with one query, "compiled" index/compiled.py's, which asks for memory ahead. 38 MB may stay in
+a cache, 384 MB do not.
 """
 
 from __future__ import annotations

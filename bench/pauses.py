@@ -143,6 +143,7 @@ class Bench:
         self.send([encode("PEXPIREAT", f"due:{i}", self.due_ms) for i in range(self.keys)])
 
     def make_due_records(self) -> None:
+        self.call("DEL", "due")
         self.call("MEM.CREATE", "due", "MODE", "SEARCH")
         self.due_ms = time.time_ns() // 1_000_000 + int(2 * DUE_S * 1000)
 

@@ -10,13 +10,12 @@ and the long lists of common words are only searched for the rows found so far.
 from __future__ import annotations
 
 import math
-import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from . import bm25, kernels
+from . import bm25, kernels, scratch
 from .bm25 import TermHits
 from .selection import floor_of_best
 
@@ -304,22 +303,19 @@ def _search(data: Int64s, slots: Int64s) -> tuple[Int64s, npt.NDArray[np.integer
     return held, there[held] & 0xFFFF
 
 
-_threads = threading.local()
-
-
 def _touched(n: int) -> npt.NDArray[np.int32]:
     """Room for the numbers of `n` rows, this thread's."""
-    held: npt.NDArray[np.int32] | None = getattr(_threads, "touched", None)
+    held: npt.NDArray[np.int32] | None = getattr(scratch.kept, "touched", None)
     if held is None or len(held) < n:
-        held = _threads.touched = np.empty(n + (n >> 1), np.int32)
+        held = scratch.kept.touched = np.empty(n + (n >> 1), np.int32)
     return held
 
 
 def _scratch(n: int) -> Floats:
     """Zeros (n or more,) of this thread: whoever changes them puts them back to zero."""
-    held: Floats | None = getattr(_threads, "scratch", None)
+    held: Floats | None = getattr(scratch.kept, "sums", None)
     if held is None or len(held) < n:
-        held = _threads.scratch = np.zeros(n + (n >> 1))
+        held = scratch.kept.sums = np.zeros(n + (n >> 1))
     return held
 
 

@@ -12,14 +12,13 @@ key, smaller id). No row is left out by a window of candidates, and a reported s
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from . import diversity, explanation, kernels, rrf
+from . import diversity, explanation, kernels, rrf, scratch
 from .errors import BadMemory
 from .matches import ROUNDING32, AnyFloats, Bools, Floats, Int64s, Matches, Plan
 from .parallel import each
@@ -40,14 +39,11 @@ _NONE: Any = np.zeros(0)
 _NOWHERE: Any = np.zeros(0, np.int64)
 
 
-_threads = threading.local()
-
-
 def _scratch(n: int) -> Any:
     """Room for `n` float32 of this thread: new memory would be a page fault for each thousand of them."""
-    held = getattr(_threads, "scratch", None)
+    held = getattr(scratch.kept, "low", None)
     if held is None or len(held) < n:
-        held = _threads.scratch = np.empty(n + (n >> 1), np.float32)
+        held = scratch.kept.low = np.empty(n + (n >> 1), np.float32)
     return held
 
 

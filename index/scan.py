@@ -10,14 +10,13 @@ sixteen takes three times as long as for one.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from . import codes as coding
-from . import kernels
+from . import kernels, scratch
 from .blocks import BLOCK, Floats32, gather
 from .parallel import split
 from .vectors import UNIT, AnyFloats, Floats
@@ -44,17 +43,14 @@ class Scan(NamedTuple):
     errors: AnyFloats | None  # of the rows' codes, (n,); None: all products are float32
 
 
-_threads = threading.local()
-
-
 def _room(m: int, n: int, dtype: type[np.floating[Any]]) -> AnyFloats:
     """An array (m, n) with anything in it. Smaller ones are this thread's last one again: new memory is a page fault
     for each thousand numbers."""
     if m * n > _KEPT_PRODUCTS or dtype is not np.float32:
         return np.empty((m, n), dtype)
-    held: AnyFloats | None = getattr(_threads, "products", None)
+    held: AnyFloats | None = getattr(scratch.kept, "products", None)
     if held is None or held.size < m * n:
-        held = _threads.products = np.empty(m * n + (m * n >> 2), np.float32)
+        held = scratch.kept.products = np.empty(m * n + (m * n >> 2), np.float32)
     return held[: m * n].reshape(m, n)
 
 

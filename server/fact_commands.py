@@ -236,7 +236,7 @@ def _restatement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, old:
         tags=as_it_is.tags if draft.tags is None else draft.tags,
         deadline=now + draft.ttl_s * 1000 if draft.ttl_s else old.deadline,
     )
-    check_meta(ctx.server.config, put.id, put.meta, put.tags)
+    check_meta(ctx.server.config, put.id, put.meta + put.tags, as_it_is.meta + as_it_is.tags)
     assert put.extra is not None
     same = put == as_it_is and (fact, put.extra.confidence) == (was, old.confidence)
     return None if same else put
@@ -289,9 +289,10 @@ def _statement(ctx: Client, key: bytes, memory: Memory, draft: FactDraft, spoken
         view, slot = old.view, old.slot
         meta, tags = view.metas[slot], view.tags[slot]
         importance, created, deadline = float(view.importance[slot]), int(view.created[slot]), old.deadline
+    had = None if old is None else meta + tags
     meta = merged(meta, draft.meta)
     tags = tags if draft.tags is None else draft.tags
-    check_meta(config, record_id, meta, (*tags, said.episode, said.supersedes))
+    check_meta(config, record_id, (*meta, *tags, said.episode, said.supersedes), had)
     known = min(written, now)
     return Put(
         key=key,

@@ -168,10 +168,11 @@ def read_draft(words: Words, config: Config, stop: bytes = b"") -> Draft:
     return draft
 
 
-def check_meta(config: Config, record_id: bytes, meta: tuple[bytes, ...], tags: tuple[bytes, ...]) -> None:
-    """Refuse what is too much beside a text."""
+def check_meta(config: Config, record_id: bytes, words: tuple[bytes, ...], had: tuple[bytes, ...] | None) -> None:
+    """Refuse a record's words beside its text that are too long, unless it `had` as much; None: it is new."""
     limit = config["mem-max-meta-bytes"]
-    if len(record_id) + sum(map(len, meta)) + sum(map(len, tags)) > limit:
+    size = sum(map(len, words))
+    if len(record_id) + size > limit and (had is None or size > sum(map(len, had))):
         raise CommandError(f"id, metadata and tags together exceed mem-max-meta-bytes ({limit})")
 
 
@@ -269,7 +270,7 @@ class Batch:
         if old is None:
             old = Existing(b"", b"", (), (), 0.5, written, 0)
         tags = old.tags if draft.tags is None else draft.tags
-        check_meta(config, record_id, meta, tags)
+        check_meta(config, record_id, meta + tags, None if is_new else old.meta + old.tags)
         entry = Put(
             key=self._key,
             id=record_id,
@@ -657,7 +658,7 @@ def set_meta(ctx: Client, args: list[bytes]) -> int:
     memory = find(ctx, args[0])
     old, tags = _meta_and_tags(ctx, memory, args[1])
     new = merged(old, args[2:])
-    check_meta(ctx.server.config, args[1], new, tags)
+    check_meta(ctx.server.config, args[1], new + tags, old + tags)
     _commit_meta(ctx, memory, args, old, new)
     return (len(new) - len(old)) // 2
 

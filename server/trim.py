@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 
+from ..index import scratch
+
 # Commands a second from which on clients are not quiet: pings and scrapes of INFO are fewer.
 _QUIET = 20
 # After so many seconds without one that is quiet it is done all the same.
@@ -17,7 +19,8 @@ _BUSY_S = 60
 
 
 def trim() -> None:
-    """Give it back, where the C library can. ctypes lets other threads run meanwhile."""
+    """Give it back, where the C library can, with what threads keep for queries. ctypes lets others run meanwhile."""
+    scratch.release()
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 

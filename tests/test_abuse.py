@@ -644,6 +644,10 @@ def test_metadata_is_bounded(server: Abused) -> None:
     assert before == [wire("MEM.CARD", "meta"), wire("MEM.GET", "meta", "r", "WITHMETA"), wire("MEM.GET", "meta", "f")]
     assert wire("MEM.SETMETA", "meta", "r", "f", "v" * 899) == 0
     wire("CONFIG", "SET", "mem-max-meta-bytes", 500)
+    assert wire("MEM.SETMETA", "meta", "r", "f", "v" * 898) == 0, "what is there may shrink"
+    assert wire("MEM.ADD", "meta", "ID", "r", "TEXT", "another") == b"r", "and stay"
+    assert wire.error("MEM.SETMETA", "meta", "r", "f", "v" * 899) == refusal.replace("1000", "500")
+    assert wire("MEM.FACT", "meta", "ann", "likes", "tea", "CONFIDENCE", 0.5) == b"f"
     assert wire("MEM.DELMETA", "meta", "r", "g") == 0 and wire("MEM.DELMETA", "meta", "r", "f") == 1
     wire("CONFIG", "SET", "mem-max-meta-bytes", "1mb")
     wire("DEL", "meta")

@@ -8,7 +8,9 @@ from __future__ import annotations
 import random
 import struct
 import threading
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ import redis
 from conftest import NOT_COMPILED
 from durable import eventually
 from harness import PATIENCE_S, Process, Running, Wire, WireError
+from recalld.index.ranking import _scratch
 from recalld.server import server as server_module
-from recalld.server.trim import Trimmer
+from recalld.server.trim import Trimmer, trim
 
 _WORDS = [f"{a}{b}{c}" for a in ("ba", "ke", "lo", "mu", "ti") for b in ("ran", "sol", "ven") for c in range(200)]
 #: What a server keeps of what it freed: requests, arrays that were grown. It weighs in small memories only.
@@ -194,6 +197,16 @@ class TestTrimmer:
     def test_counters_that_begin_anew_are_no_rest(self) -> None:
         trimmer = Trimmer()
         assert [trimmer.is_due(commands) for commands in (1000, 10, 11, 12)] == [False, False, True, False]
+
+    def test_what_threads_keep_for_queries_goes_too(self) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            kept = pool.submit(lambda: _scratch(1000)).result()
+            seen = weakref.ref(kept)
+            del kept
+            assert pool.submit(lambda: _scratch(1000) is seen()).result()
+            trim()
+            assert seen() is None
+            assert len(pool.submit(lambda: _scratch(1000)).result()) >= 1000
 
     def test_the_server_does_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         called = threading.Event()
