@@ -194,8 +194,7 @@ class Recalld:
 
     def says_bytes(self, link: Link) -> float:
         """What the server itself says that the records take."""
-        info = link.call(encode("MEM.INFO", KEY))
-        return float(dict(zip(info[::2], info[1::2], strict=True))[b"bytes"])
+        return float(link.call(encode("MEMORY", "USAGE", KEY)))
 
 
 class RediSearch:

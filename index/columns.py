@@ -53,6 +53,8 @@ POSTINGS_MIN = 1024
 # New rows stay in the forward index until so many have come, and then go to the posting lists together: sorted by term,
 # a list is touched once for all of them. 7 microseconds a row instead of 20, 2 to 4 milliseconds at a time.
 _UNPOSTED_MAX = 512
+# Of so many rows it is looked at whether others have them too, where that is not known.
+_SAMPLED_MIN = 1000
 
 
 class Table:
@@ -551,7 +553,9 @@ class Table:
         total += sum(arrays.values()) if self._family is None else self._family.own_bytes(arrays)
         # Beyond 256 the number of a slot is an object of its own.
         objects = self.held_bytes + 32 * max(0, len(self.by_id) - 256)
-        total += int(objects * own_part(self.texts)) + used_bytes(self.wide, self.n * 48)
+        if self._family is not None or self.n >= _SAMPLED_MIN:  # of few, one that somebody just looks at would tell
+            objects = int(objects * own_part(self.texts))
+        total += objects + used_bytes(self.wide, self.n * 48)
         containers = (self, self.ids, self.texts, self.metas, self.tags, self.by_id, self.versions)
         # A dictionary with one slot or a few; ended versions are all rows but the current ones.
         total += 224 * len(self.versions) + 40 * (self.live - len(self.by_id))

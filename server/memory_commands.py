@@ -321,7 +321,7 @@ def info(ctx: Client, args: list[bytes]) -> Any:
         "vectors": memory.vector_count,
         "terms": memory.term_count(),
         "avg_doc_len": memory.avg_doc_len,
-        "bytes": ctx.server.keyspace.nbytes(args[0]),
+        "bytes": ctx.server.keyspace.own_bytes(args[0]),
         **({"record_bytes": memory.record_bytes} if memory.settings.max_bytes else {}),
         "tier": tier(ctx, memory.settings),
         "pending": memory.pending,

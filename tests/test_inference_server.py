@@ -117,13 +117,17 @@ def home(wire: Wire) -> Wire:
     ],
 )
 def test_a_server_that_misbehaves(home: Wire, model: StandIn, act: Act, error: str, tries: int) -> None:
-    before = home("MEM.INFO", "k")
+    def told() -> dict[bytes, Any]:
+        """But for the bytes, among which is what a query keeps for the next."""
+        return {name: value for name, value in home("MEM.INFO", "k").items() if name != b"bytes"}
+
+    before = told()
     for command in ("MEM.ANALYZE", "MEM.CONSULT"):
         model.asked.clear()
         model.will(act)
         assert home.error(command, "k", "TEXT", QUESTION) == error
         assert len(model.asked) == tries
-    assert home("MEM.INFO", "k") == before
+    assert told() == before
 
 
 @pytest.mark.parametrize("act", [fails(500), fails(429, Retry_After="0"), closes(), breaks_off()])
