@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
+from durable import eventually
 from harness import PATIENCE_S, Running, Wire, free_port, pack
 from manager import Service
 from recalld.server.files import Files, Handle
@@ -141,11 +142,14 @@ def test_what_waits_behind_large_replies_runs(running: Start, half_closed: bool,
     for name in range(100):
         wire("MEM.ADD", "k", "ID", str(name), "TEXT", text)
     command = ("MEM.LIST", "k", "LIMIT", 100) if in_threads else ("ECHO", "x" * 6_000_000)
+    stats = server.server.stats
+    arrived = stats.input_bytes + 8 * len(pack(*command))
     wire.sock.sendall(pack(*command) * 8)
     assert wire.sock.recv(1, socket.MSG_PEEK)
     if half_closed:
         wire.sock.shutdown(socket.SHUT_WR)
     else:
+        eventually(lambda: stats.input_bytes == arrived)  # a command of which the end has not come is not run
         ending = Ending(server)
     replies = [wire.read() for _ in range(8)]
     assert [len(reply) for reply in replies] == [100 if in_threads else 6_000_000] * 8
