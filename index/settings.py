@@ -9,6 +9,8 @@ METRICS = ("COSINE", "L2", "IP")
 FUSIONS = ("LINEAR", "RRF")
 EMBEDDERS = ("local", "static", "openai", "gemini", "auto")
 MODEL_NAME_MAX = 256
+#: The most dimensions that `mem-max-dim` can allow.
+DIM_MAX = 65536
 
 #: `Settings.history`: nothing is ever dropped.
 ALL = -1

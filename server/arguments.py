@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 import numpy.typing as npt
 
+from ..index.settings import DIM_MAX
 from .errors import CommandError, not_a_float, not_an_integer, syntax_error
 
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
@@ -98,10 +99,18 @@ class Words:
             blob = self.next()
             if len(blob) % 4:
                 raise CommandError("vector is not float32 bytes; its length must be a multiple of 4")
+            _check_dimensions(len(blob) // 4)
             return np.frombuffer(blob, "<f4").astype(np.float64)
         with np.errstate(over="ignore"):
             # Rounded to float32 as VEC's bytes are, so that both spellings of a vector are one vector.
-            return np.array([vector_number(word) for word in self.counted()], np.float32).astype(np.float64)
+            numbers = self.counted()
+            _check_dimensions(len(numbers))
+            return np.array([vector_number(word) for word in numbers], np.float32).astype(np.float64)
+
+
+def _check_dimensions(count: int) -> None:
+    if count > DIM_MAX:  # where a memory is asked, it knows what it takes
+        raise CommandError(f"vector has {count} dimensions; a memory index takes at most {DIM_MAX}")
 
 
 def integer(word: bytes) -> int:

@@ -51,6 +51,7 @@ class Client:
         "created_ms",
         "dirty",
         "granted",
+        "has_long_words",
         "id",
         "in_exec",
         "laddr",
@@ -58,9 +59,9 @@ class Client:
         "last_ms",
         "lib_name",
         "lib_ver",
-        "longest_word",
         "monitoring",
         "multi",
+        "multi_bytes",
         "multi_failed",
         "name",
         "no_evict",
@@ -102,10 +103,11 @@ class Client:
         self.monitoring = False
         self.reply_mode = "on"  # on | off | skip (the command that runs) | skip-next
         self.multi: list[tuple[Command, list[bytes]]] | None = None  # queued commands, None outside MULTI
+        self.multi_bytes = 0  # what they take
         self.multi_failed = False
         self.in_exec = False
         self.seen: Seen | None = None  # the read that runs, where it is kept
-        self.longest_word = 0  # bytes of the longest that had to be put together for the command at hand
+        self.has_long_words = False  # the command at hand has some that had to be put together apart
         self.dirty = False  # a watched key changed
         self.watched: set[bytes] = set()
         self.channels: set[bytes] = set()
@@ -155,6 +157,7 @@ class Client:
     def discard_transaction(self) -> None:
         """End MULTI and every watch."""
         self.multi = None
+        self.multi_bytes = 0
         self.multi_failed = False
         self.server.unwatch(self)
 

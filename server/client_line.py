@@ -13,7 +13,7 @@ def client_line(client: Client, now: int) -> str:
     connection = client.connection
     queued = client.multi or ()
     input_bytes, unsent_bytes = connection.parser.buffered_bytes, connection.unsent_bytes()
-    queued_bytes = sum(len(word) for _, words in queued for word in words)
+    queued_bytes = client.multi_bytes
     # All of it up to tot-mem, because redis-py 5 reads these as numbers that are there.
     fields = {
         "id": client.id,

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..index.settings import DIM_MAX
 from .errors import CommandError
 from .glob import glob_match
 from .shown_words import SECRET_SETTINGS
@@ -400,7 +401,7 @@ OPTIONS: dict[str, Option] = {
         Option("mem-max-text-bytes", Memory(1, LONG_MAX), "65536"),
         Option("mem-max-meta-bytes", Memory(1, LONG_MAX), "1mb"),
         Option("mem-max-terms-per-doc", Int(1, INT_MAX), "1024"),
-        Option("mem-max-dim", Int(1, 65536), "4096"),
+        Option("mem-max-dim", Int(1, DIM_MAX), "4096"),
         Option("mem-max-topk", Int(1, INT_MAX), "1000"),
         Option("mem-max-scan", Int(1, INT_MAX), "10000000"),
         Option("mem-max-filters", Int(1, INT_MAX), "128"),

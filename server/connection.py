@@ -257,7 +257,7 @@ class Connection(asyncio.Protocol):
                 log.error("Closing client %s: no memory for an argument of its command", self.client.addr)
                 self.abort()
             else:
-                self.client.longest_word = max(self.client.longest_word, len(done.result()))
+                self.client.has_long_words = True
                 self.parser.put(done.result())
                 self.process()
 

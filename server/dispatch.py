@@ -24,13 +24,17 @@ log = logging.getLogger("recalld")
 
 # Commands that run at once although MULTI is open.
 _NOT_QUEUED = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})
-# Whose words may be any number, as threads read them. What has no more words than _FEW is not counted.
+# Whose words may be any number, as threads read them.
 _ANY_WORDS = frozenset({"mem.madd"})
-_FEW = 1024
-# Whose words may be as long as proto-max-bulk-len lets them, as threads read them; others' may be longer than this only
-# where a text or metadata may be.
-_ANY_LENGTH = frozenset({"restore"})
-_WORD_BYTES = 32 << 20
+# What a command may have, or what a record may, all its words together: but for a payload, and each for itself in
+# MEM.MADD, as threads read those. Few words of which none was put together apart (connection.APART_BYTES) are not
+# counted: they have no more.
+_MOST_BYTES = 32 << 20
+_FEW = 32
+# Of a record beside text, id, metadata and tags: its vector, and the command's own words.
+_OTHER_BYTES = 1 << 20
+# What a word takes beside its bytes, about: the object, and its place in a list.
+_WORD_COSTS = 48
 # What RESP2 may send while subscribed: its replies and the messages share one stream.
 _SUBSCRIBED = frozenset(
     {"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ping", "quit", "reset"}
@@ -46,6 +50,7 @@ _SPELLINGS_MAX = 4096
 _HTTP = frozenset({b"post", b"host:"})
 
 
+_ERROR_CHARS = 1024
 # More than any command's name has: of a longer word it is enough to look at so much.
 _NAME_BYTES = 64
 
@@ -107,8 +112,8 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         if not entry.arity_ok(len(args)):
             raise wrong_arity(entry)
         name = entry.name
-        if len(args) > _FEW or ctx.longest_word:
-            _check_size(ctx, name, len(args))
+        if len(args) > _FEW or ctx.has_long_words:
+            _check_size(ctx, name, args)
         if name not in ctx.granted:
             server.acl.check(ctx, entry, args)
         if ctx.proto == 2 and (ctx.channels or ctx.patterns) and name not in _SUBSCRIBED:
@@ -123,7 +128,7 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         if ctx.multi is not None and name not in _NOT_QUEUED:
             if "no_multi" in entry.flags:
                 raise CommandError("Command not allowed inside a transaction")
-            ctx.multi.append((entry, args))
+            _queue(ctx, entry, args)
             ctx.last_command = name
             return QUEUED
     except CrossProtocol:
@@ -135,7 +140,7 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         ctx.close_after_reply = True
         return Replies()
     except CommandError as error:
-        ctx.longest_word = 0
+        ctx.has_long_words = False
         if entry is not None:
             server.observer.times.rejected[entry.name] += 1
         if args[0][:_NAME_BYTES].lower() == b"exec":
@@ -153,16 +158,38 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
     return call(ctx, entry, args)
 
 
-def _check_size(ctx: Client, name: str, count: int) -> None:
+def _check_size(ctx: Client, name: str, args: list[bytes]) -> None:
     """Refuse what would take long on the loop; raises CommandError."""
-    config, longest = ctx.server.config, ctx.longest_word
-    ctx.longest_word = 0
+    config, has_long_words = ctx.server.config, ctx.has_long_words
+    ctx.has_long_words = False
     most = config["max-command-words"]
-    if count > most and name not in _ANY_WORDS:
-        raise CommandError(f"a command of {count} words exceeds max-command-words ({most}); send it as several")
-    most = max(_WORD_BYTES, config["mem-max-text-bytes"], config["mem-max-meta-bytes"])
-    if longest > most and name not in _ANY_LENGTH:
-        raise CommandError(f"a word of {longest} bytes exceeds the {most} that '{name}' takes")
+    if len(args) > most and name not in _ANY_WORDS:
+        raise CommandError(f"a command of {len(args)} words exceeds max-command-words ({most}); send it as several")
+    what = "command"
+    if name in _ANY_WORDS:
+        what, size = "word", max(map(len, args)) if has_long_words else 0
+    else:
+        size = sum(map(len, args))
+    if name == "restore":
+        size -= len(args[3])
+    if size > _MOST_BYTES:
+        most = max(_MOST_BYTES, config["mem-max-text-bytes"] + config["mem-max-meta-bytes"] + _OTHER_BYTES)
+        if size > most:
+            raise CommandError(f"a {what} of {size} bytes exceeds the {most} that '{name}' takes")
+
+
+def _queue(ctx: Client, entry: Command, args: list[bytes]) -> None:
+    """Keep a command for EXEC; raises CommandError, and then the transaction holds nothing any more."""
+    queue = ctx.multi
+    if queue is None or ctx.multi_failed:  # EXEC will refuse it
+        return
+    ctx.multi_bytes += sum(map(len, args)) + _WORD_COSTS * (len(args) + 2)
+    limit = ctx.server.config["client-query-buffer-limit"]
+    if ctx.multi_bytes > limit:
+        queue.clear()
+        ctx.multi_bytes = 0
+        raise CommandError(f"the commands of the transaction exceed client-query-buffer-limit ({limit} bytes)")
+    queue.append((entry, args))
 
 
 def _has_memory(ctx: Client, entry: Command, args: list[bytes]) -> bool:
@@ -213,6 +240,8 @@ def error_reply(ctx: Client, name: str, error: BaseException) -> ErrorReply:
 
 def _error(ctx: Client, code: str, message: str) -> ErrorReply:
     ctx.server.stats.error_codes[code] += 1
+    if len(message) > _ERROR_CHARS:  # it shows a word that the client sent
+        message = message[:_ERROR_CHARS] + "..."
     return ErrorReply(f"{code} {message}")
 
 

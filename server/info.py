@@ -188,8 +188,9 @@ def _memory(server: Server, now: int) -> Fields:
 
 
 def _buffered(client: Client) -> int:
-    """The bytes of commands that are not whole yet, and of replies that are not read."""
-    size: int = client.connection.parser.buffered_bytes + client.connection.unsent_bytes()
+    """The bytes of commands that are not whole yet or are queued, and of replies that are not read."""
+    connection = client.connection
+    size: int = connection.parser.buffered_bytes + client.multi_bytes + connection.unsent_bytes()
     return size
 
 

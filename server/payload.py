@@ -32,7 +32,7 @@ from ..index.columns import NEVER, POSTINGS_MIN, Table
 from ..index.entities import Entities
 from ..index.memory import Memory
 from ..index.postings import Packed, Postings, pack
-from ..index.settings import EMBEDDERS, FUSIONS, METRICS, MODEL_NAME_MAX, MODES, Settings
+from ..index.settings import DIM_MAX, EMBEDDERS, FUSIONS, METRICS, MODEL_NAME_MAX, MODES, Settings
 from ..index.vectors import VectorTable
 from .base import PAST, PLAIN, SIDED, Frozen, Timed, write_base
 from .payload_facts import check_records, read_sides, read_timed
@@ -44,7 +44,6 @@ MAGIC = b"RECALLD-DUMP-2\r\n"
 _MAGICS = (b"RECALLD-DUMP-1\r\n", MAGIC)
 _CRC = struct.Struct("<I")
 _INT64_MAX = (1 << 63) - 1
-_DIM_MAX = 65536  # the most that mem-max-dim can be
 
 
 class _Pieces:
@@ -198,7 +197,7 @@ _is_weight = _real(0, _LARGEST)
 #: What each field of Settings may be, as MEM.CREATE has it.
 CHECKS: dict[str, Callable[[Any], bool]] = {
     "mode": _one_of(*MODES),
-    "dim": _integer(0, _DIM_MAX),
+    "dim": _integer(0, DIM_MAX),
     "metric": _one_of(*METRICS),
     "weights": lambda value: isinstance(value, list) and len(value) == 4 and all(map(_is_weight, value)),
     "half_life": _integer(1, _INT64_MAX),
@@ -212,7 +211,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "tagboost": _real(0, _LARGEST),
     "next_embedder": _one_of("", *EMBEDDERS),
     "next_model": _is_model,
-    "next_dim": _integer(0, _DIM_MAX),
+    "next_dim": _integer(0, DIM_MAX),
     "owner": lambda value: isinstance(value, str) and len(value) <= MODEL_NAME_MAX,
     "max_records": _integer(0, _INT64_MAX),
     "max_bytes": _integer(0, _INT64_MAX),

@@ -385,6 +385,25 @@ def test_transactions(server: Abused) -> None:
         wire.close()
 
 
+@pytest.mark.parametrize("word, count", [(b"", 50_000), (bytes(20_000), 1000)])
+def test_a_transaction_that_is_too_large_to_keep(server: Abused, word: bytes, count: int) -> None:
+    """What it held goes at once, EXEC refuses it, and the next one is as ever."""
+    wire, other = server.wire(), server.wire()
+    wire("CONFIG", "SET", "client-query-buffer-limit", "8mb")
+    with server.served(), server.growth_mb(60):
+        replies = wire.pipeline(["MULTI"], *[["ECHO", word]] * count)
+        refusals = [n for n, reply in enumerate(replies) if isinstance(reply, WireError)]
+        assert refusals == [(8 << 20) // (len(word) + 4 + 4 * 48) + 1]
+        refusal = "ERR the commands of the transaction exceed client-query-buffer-limit (8388608 bytes)"
+        assert str(replies[refusals[0]]) == refusal
+        assert b" multi-mem=0 " in next(line for line in other("CLIENT", "LIST").splitlines() if b" multi=0 " in line)
+    assert wire.error("EXEC").startswith("EXECABORT")
+    assert wire.pipeline(["MULTI"], ["ECHO", "x"], ["EXEC"])[-1] == [b"x"]
+    wire("CONFIG", "SET", "client-query-buffer-limit", "1gb")
+    wire.close()
+    other.close()
+
+
 @pytest.mark.parametrize(
     "command",
     [("MEM.GET", "t", "i0"), ("MEM.LIST", "t", "LIMIT", "12"), ("MEM.QUERY", "t", "TEXT", "w1 w2 w3", "TOPK", "12")],
@@ -589,7 +608,9 @@ def test_a_word_that_is_far_too_long(roomy: Abused, command: tuple[Word, ...]) -
         error, pong = wire.read(), wire.read()
         if command:
             name = str(command[0]).lower()
-            assert error == WireError(f"ERR a word of {size} bytes exceeds the {32 << 20} that '{name}' takes")
+            words = size + sum(len(str(word)) for word in command) + sum(map(len, behind))
+            refusal = f"ERR a command of {words} bytes exceeds the {32 << 20} that '{name}' takes"
+            assert error == WireError(refusal)
         else:
             assert str(error).startswith("ERR unknown command 'xxx")
         assert pong == "PONG"
@@ -597,18 +618,52 @@ def test_a_word_that_is_far_too_long(roomy: Abused, command: tuple[Word, ...]) -
 
 
 def test_long_words_that_are_taken(roomy: Abused) -> None:
-    """Those up to the limit, a payload, and a text where texts may be so long; within MULTI one too long fails it."""
+    """Those up to the limit, a payload, and a record whose text and metadata may be so long; within MULTI one that is
+    too long fails it."""
     wire, size = roomy.wire(), 33 << 20
     assert len(wire("ECHO", b"x" * (30 << 20))) == 30 << 20
     assert wire.error("RESTORE", "new", 0, b"x" * size).startswith("ERR DUMP payload")
+    more = f"exceeds the {32 << 20} that"
+    for command in (("RESTORE", b"x" * size, 0, "x"), ("RESTORE", "new", 0, "x", b"x" * size)):
+        assert f" bytes {more} 'restore' takes" in wire.error(*command)
+    for key, value in ((b"x" * size, "x"), ("k", b"x" * size)):
+        refusal = f"ERR a word of {size} bytes {more} 'mem.madd' takes"
+        assert wire.error("MEM.MADD", key, 1, "RECORD", "TEXT", value) == refusal
+    for vector in (("VEC", bytes(4 * 65_537)), ("FVEC", 65_537, *[1] * 65_537)):
+        error = wire.error("MEM.MADD", "k", 1, "RECORD", "TEXT", "x", *vector)
+        assert error == "ERR record 1: vector has 65537 dimensions; a memory index takes at most 65536"
     wire("CONFIG", "SET", "mem-max-text-bytes", "40mb")
-    assert wire("MEM.ADD", "k", "ID", "long", "TEXT", b"x" * size) == b"long"
+    meta = ("META", "more", b"x" * (1_000_000))
+    assert wire("MEM.ADD", "k", "ID", "long", "TEXT", b"x" * (40 << 20), *meta) == b"long"
     wire("MEM.DEL", "k", "long")
     wire("CONFIG", "SET", "mem-max-text-bytes", "65536")
     wire("MULTI")
-    assert wire.error("ECHO", b"x" * size).startswith("ERR a word of")
+    assert wire.error("ECHO", b"x" * size).startswith("ERR a command of")
     assert wire.error("EXEC").startswith("EXECABORT")
     wire.close()
+
+
+@pytest.mark.parametrize("count, size", [(20, 31 << 20), (33, 1 << 20), (40, 900_000), (3000, 12_000)])
+def test_words_that_are_too_many_bytes_together(roomy: Abused, count: int, size: int) -> None:
+    """Each of them may be as long, and the same may be said in several commands."""
+    with roomy.served():
+        wire = roomy.wire(3)
+        keys = [b"%04d" % n + bytes(size - 4) for n in range(count)]
+        for command in ("DEL", "WATCH", "PSUBSCRIBE", "NOTHING"):
+            error = wire.error(command, *keys)
+            name = command.lower()
+            words = f"ERR a command of {count * size + len(name)} bytes exceeds the {32 << 20} that '{name}' takes"
+            assert error.startswith(words if command != "NOTHING" else "ERR unknown command 'NOTHING'")
+        assert wire("PUBSUB", "NUMPAT") == 0 and wire("EXISTS", keys[0]) == 0
+        wire.close()
+
+
+def test_an_error_shows_no_more_of_a_word_than_is_read(roomy: Abused) -> None:
+    wire = roomy.wire()
+    word = b"w" * (2 << 20)
+    for behind in ((word, "x"), ("AT", word)):
+        error = wire.error("MEM.ADD", "k", "TEXT", "x", *behind)
+        assert "wwwww" in error and error.endswith("...") and len(error) < 1100
 
 
 def test_who_hangs_up_behind_a_long_word_is_answered(roomy: Abused) -> None:

@@ -5,16 +5,24 @@ made or ended in turns, an argument for which there is no memory. And MEMORY USA
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import itertools
 import random
 import re
+import socket
+import ssl
+import threading
+import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import Authority
 from durable import eventually
-from harness import Running, Wire, WireError, pack
+from harness import PATIENCE_S, Running, Wire, WireError, free_port, pack
 from recalld.protocol.parser import Parser
 
 MB = 1 << 20
@@ -74,7 +82,7 @@ def test_a_word_that_is_too_long_behind_a_command_that_waits() -> None:
         eventually(lambda: _gathered(admin) > 40 * MB)
         admin("CLIENT", "UNPAUSE")
         assert wire.read() == 0
-        assert str(wire.read()).startswith(f"ERR a word of {40 * MB} bytes exceeds the {32 * MB}")
+        assert str(wire.read()).startswith(f"ERR a command of {40 * MB + 4} bytes exceeds the {32 * MB}")
         assert wire("PING") == "PONG"
 
 
@@ -95,7 +103,170 @@ def test_an_argument_for_which_there_is_no_memory(monkeypatch: pytest.MonkeyPatc
         assert other("PING") == "PONG"
 
 
+class Gate:
+    """Threads that put arguments together, and do whatever else, wait for it."""
+
+    def __init__(self, server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open, self.waited = threading.Event(), threading.Event()
+        background = server.server.background
+
+        def gated(work: Callable[[], Any]) -> asyncio.Future[Any]:
+            def wait() -> Any:
+                self.waited.set()
+                assert self.open.wait(PATIENCE_S)
+                return work()
+
+            future: asyncio.Future[Any] = background(wait)
+            return future
+
+        monkeypatch.setattr(server.server, "background", gated)
+
+
+def test_a_long_word_over_tls(tmp_path: Path) -> None:
+    mine = (ca := Authority(tmp_path)).issue("server")
+    files = {"tls_cert_file": str(mine.cert), "tls_key_file": str(mine.key), "tls_auth_clients": "no"}
+    context = ssl.create_default_context(cafile=ca.path)
+    with Running(tls_port=str(free_port()), port=str(free_port()), **files) as server:
+        raw = socket.create_connection(("127.0.0.1", server.tls_port), PATIENCE_S)
+        wire = Wire(context.wrap_socket(raw, server_hostname="localhost"))
+        word = random.Random(1).randbytes(20 * MB)
+        assert wire("ECHO", word) == word
+        assert wire.error("ECHO", bytes(33 * MB)).startswith(f"ERR a command of {33 * MB + 4} bytes exceeds")
+        assert wire.error("DEL", *[bytes(12 * MB)] * 3).startswith(f"ERR a command of {36 * MB + 3} bytes exceeds")
+        assert wire.pipeline(["ECHO", word[: 3 * MB]], ["PING"]) == [word[: 3 * MB], "PONG"]
+
+
+def test_the_query_buffer_limit_reached_behind_a_long_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection ends while a thread still works for it."""
+    with Running(client_query_buffer_limit="8mb") as server:
+        admin, wire = server.wire(), server.wire()
+        gate = Gate(server, monkeypatch)
+        wire.send("ECHO", bytes(3 * MB))
+        assert gate.waited.wait(PATIENCE_S)
+        with contextlib.suppress(ConnectionError):
+            wire.send("ECHO", bytes(7 * MB))
+        with pytest.raises((EOFError, ConnectionError)):
+            wire.read()
+        gate.open.set()
+        eventually(lambda: len(admin("CLIENT", "LIST").splitlines()) == 1)
+        assert b"client_query_buffer_limit_disconnections:1" in admin("INFO", "stats")
+        assert server.wire()("ECHO", bytes(3 * MB)) == bytes(3 * MB)
+
+
+def test_the_end_while_a_long_word_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its command has come whole, so it runs; what another's lacks is not waited for."""
+    with Running(shutdown_timeout="3600") as server:
+        wire, half = server.wire(), server.wire()
+        half.sock.sendall(pack("ECHO", bytes(3 * MB))[: 2 * MB])
+        gate = Gate(server, monkeypatch)
+        wire.send("ECHO", bytes(3 * MB))
+        wire.send("PING")
+        assert gate.waited.wait(PATIENCE_S)
+        ending = threading.Thread(target=server.stop)
+        ending.start()
+        assert half.sock.recv(10) == b""  # all have been told
+        gate.open.set()
+        assert wire.read() == bytes(3 * MB)
+        assert wire.read() == "PONG"
+        assert wire.sock.recv(10) == b""
+        ending.join(PATIENCE_S)
+        assert not ending.is_alive()
+
+
+def test_an_end_that_does_not_wait_for_a_long_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Running(shutdown_timeout="0") as server:
+        wire = server.wire()
+        gate = Gate(server, monkeypatch)
+        wire.send("ECHO", bytes(3 * MB))
+        assert gate.waited.wait(PATIENCE_S)
+        ending = threading.Thread(target=server.stop)
+        ending.start()
+        with pytest.raises((EOFError, ConnectionError)):
+            wire.read()
+        gate.open.set()
+        ending.join(PATIENCE_S)
+        assert not ending.is_alive()
+
+
+def test_a_pause_while_a_long_word_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Running() as server:
+        admin, wire = server.wire(), server.wire()
+        gate = Gate(server, monkeypatch)
+        wire.send("ECHO", bytes(3 * MB))
+        assert gate.waited.wait(PATIENCE_S)
+        admin("CLIENT", "PAUSE", 600_000)
+        gate.open.set()
+        wire.sock.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            wire.sock.recv(1, socket.MSG_PEEK)
+        wire.sock.settimeout(PATIENCE_S)
+        admin("CLIENT", "UNPAUSE")
+        assert wire.read() == bytes(3 * MB)
+
+
 # -- subscriptions in turns
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Running, threading.Event]]:
+    """A server that takes its time for each turn of a SUBSCRIBE, and what says that it has begun."""
+    begun = threading.Event()
+    with Running() as server:
+        subscribe, count = server.server.pubsub.subscribe, itertools.count(1)
+
+        def slowly(client: Any, name: bytes) -> None:
+            subscribe(client, name)
+            if next(count) % 500 == 0:
+                begun.set()
+                time.sleep(0.05)
+
+        monkeypatch.setattr(server.server.pubsub, "subscribe", slowly)
+        yield server, begun
+
+
+NAMES = [f"n{n}" for n in range(10_000)]
+
+
+def test_a_pause_between_turns(slow: tuple[Running, threading.Event]) -> None:
+    server, begun = slow
+    admin, wire = server.wire(), server.wire()
+    wire.send("SUBSCRIBE", *NAMES)
+    assert begun.wait(PATIENCE_S)
+    admin("CLIENT", "PAUSE", 600_000)
+    admin("CLIENT", "UNPAUSE")
+    assert [wire.read()[1:] for _ in NAMES] == [[name.encode(), n] for n, name in enumerate(NAMES, 1)]
+
+
+def test_the_command_is_taken_away_between_turns(slow: tuple[Running, threading.Event]) -> None:
+    """What is left is refused, an error for each turn, and what was made stays."""
+    server, begun = slow
+    admin, wire = server.wire(), server.wire(3)
+    admin("ACL", "SETUSER", "someone", "on", "nopass", "+@all", "&*")
+    wire("AUTH", "someone", "x")
+    wire.send("SUBSCRIBE", *NAMES)
+    assert begun.wait(PATIENCE_S)
+    admin("ACL", "SETUSER", "someone", "-subscribe")
+    made = len(admin("PUBSUB", "CHANNELS"))
+    assert 500 <= made < len(NAMES) and made % 500 == 0
+    assert [wire.read()[2] for _ in range(made)] == list(range(1, made + 1))
+    errors = [str(wire.read()) for _ in range((len(NAMES) - made) // 500)]
+    assert all(error.startswith("NOPERM") for error in errors)
+    assert wire("PING") == "PONG"
+
+
+def test_the_channels_are_taken_away_between_turns(slow: tuple[Running, threading.Event]) -> None:
+    """As where they have been made: the connection ends."""
+    server, begun = slow
+    admin, wire = server.wire(), server.wire()
+    admin("ACL", "SETUSER", "someone", "on", "nopass", "+@all", "&*")
+    wire("AUTH", "someone", "x")
+    wire.send("SUBSCRIBE", *NAMES)
+    assert begun.wait(PATIENCE_S)
+    admin("ACL", "SETUSER", "someone", "resetchannels")
+    with pytest.raises((EOFError, ConnectionError)):
+        for _ in range(len(NAMES)):
+            wire.read()
+    assert admin("PUBSUB", "CHANNELS") == []
 
 
 @pytest.mark.parametrize("kind", ["SUBSCRIBE", "PSUBSCRIBE"])
