@@ -422,7 +422,7 @@ class Server:
                     self._close_idle(now)
                     self._close_slow()
                     self.stats.sample(now)
-                    if self.trimmer.is_due(self.stats.commands):
+                    if self.trimmer.is_due(self.stats.commands, info.resident_bytes()):
                         self.background(trim)
             except Exception:
                 log.exception("the periodic task failed; it goes on")

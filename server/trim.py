@@ -12,8 +12,10 @@ from contextlib import suppress
 
 from ..index import scratch
 
-# Commands a second from which on clients are not quiet: pings and scrapes of INFO are fewer.
+# Commands a second from which on clients are not quiet: pings and scrapes of INFO are fewer. Nor are they where the
+# process has grown or shrunk by so many bytes: one MEM.MADD or DEL may be a large one.
 _QUIET = 20
+_QUIET_BYTES = 1 << 20
 # After so many seconds without one that is quiet it is done all the same.
 _BUSY_S = 60
 
@@ -29,16 +31,20 @@ class Trimmer:
     """When to do it: once in the first quiet second after some that were not, or once a minute."""
 
     def __init__(self) -> None:
-        self._commands = 0
+        self._commands = self._resident_bytes = 0
         self._busy_s = 0
+        self._trimmed = False  # since the last look
 
-    def is_due(self, commands: int) -> bool:
-        """Asked each second, with how many commands there have been in all."""
+    def is_due(self, commands: int, resident_bytes: int) -> bool:
+        """Asked each second, with how many commands there have been in all, and what the process holds."""
         busy = not 0 <= commands - self._commands < _QUIET  # below 0: they are counted anew
-        self._commands = commands
+        if not self._trimmed:
+            busy |= abs(resident_bytes - self._resident_bytes) >= _QUIET_BYTES
+        self._commands, self._resident_bytes = commands, resident_bytes
         if busy:
             self._busy_s += 1
         due = self._busy_s >= _BUSY_S or (self._busy_s > 0 and not busy)
         if due:
             self._busy_s = 0
+        self._trimmed = due
         return due

@@ -142,7 +142,8 @@ def asked(rng: Random, start: int, now: int) -> list[list[Any]]:
 
 
 def replies(wire: Any, key: str, words: list[list[Any]]) -> list[bytes]:
-    return [wire.raw(command, key, *rest) for command, *rest in words]
+    found: list[bytes] = wire.raws(*([command, key, *rest] for command, *rest in words))
+    return found
 
 
 def memory_of(server: Running, key: str) -> Memory:

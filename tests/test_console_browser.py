@@ -112,10 +112,22 @@ def logged_out(_shared: tuple[Screen, Running]) -> Screen:
     return screen
 
 
+@pytest.fixture(scope="module")
+def _session(_shared: tuple[Screen, Running]) -> dict[str, Any]:
+    """The cookie of somebody who has logged in."""
+    screen = _shared[0]
+    screen.open("/login")
+    screen.driver.delete_all_cookies()
+    log_in(screen.driver, screen.address)
+    screen.wait(lambda: screen.driver.current_url == screen.address + "/")
+    [cookie] = screen.driver.get_cookies()
+    found: dict[str, Any] = cookie
+    return found
+
+
 @pytest.fixture
-def screen(logged_out: Screen) -> Screen:
-    log_in(logged_out.driver, logged_out.address)
-    logged_out.wait(lambda: logged_out.driver.current_url == logged_out.address + "/")
+def screen(_session: dict[str, Any], logged_out: Screen) -> Screen:
+    logged_out.driver.add_cookie(_session)
     return logged_out
 
 

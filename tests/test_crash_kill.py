@@ -18,7 +18,7 @@ import pytest
 from conftest import LONG
 from harness import Process, Wire, Word, pack, scan
 
-CYCLES = 1_000 if LONG else 33
+CYCLES = 1_000 if LONG else 34
 CLIENTS = 4
 IDS = [b"%d" % number for number in range(25)]
 

@@ -13,7 +13,7 @@ from durable import on_loop
 from fact_states import SECOND, asked, check, memory_of, replies, wander
 from harness import Clock, Running
 
-SEEDS = range(40 if LONG else 6)
+SEEDS = range(40 if LONG else 5)
 MEMORIES = [
     ["MODE", "HYBRID", "DIM", 2, "HISTORY", "ALL"],
     ["MODE", "HYBRID", "DIM", 2, "METRIC", "L2", "HISTORY", 20],

@@ -37,7 +37,7 @@ def test_what_was_found_stays_fixed() -> None:
 def test_new_inputs(tmp_path: Path) -> None:
     """A second for each target; the folder of a finding is in the message."""
     ran = subprocess.run(
-        [sys.executable, str(FUZZ / "run.py"), "all", "-max_total_time=1", f"-artifact_prefix={tmp_path}/"],
+        [sys.executable, str(FUZZ / "run.py"), "all", "-box=1", f"-artifact_prefix={tmp_path}/"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

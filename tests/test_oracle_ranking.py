@@ -159,7 +159,7 @@ def maps(server: Running) -> Agent:
 @pytest.mark.parametrize(("mode", "metric"), [*itertools.product(["HYBRID", "VECTOR"], METRICS), ("SEARCH", "COSINE")])
 def test_random_memories(maps: Agent, mode: str, metric: str, size: int) -> None:
     memory = fill(maps, mode, metric, size, 3, grid, 1)
-    for query in queries(memory, grid, 200 if LONG else 12 if size > 100 else 25, size):
+    for query in queries(memory, grid, 200 if LONG else 8 if size > 100 else 18, size):
         check(maps, memory, query, JUNE)
 
 
@@ -167,14 +167,14 @@ def test_random_memories(maps: Agent, mode: str, metric: str, size: int) -> None
 @pytest.mark.parametrize("metric", METRICS)
 def test_vectors_of_every_kind(maps: Agent, metric: str, make: str) -> None:
     memory = fill(maps, "HYBRID", metric, 5_000 if LONG else 500, 16, MAKES[make], 2)
-    for query in queries(memory, MAKES[make], 100 if LONG else 10, 2):
+    for query in queries(memory, MAKES[make], 100 if LONG else 7, 2):
         check(maps, memory, query, JUNE)
 
 
 def test_a_memory_of_more_than_one_block(maps: Agent) -> None:
     """Some thousands of rows: exact where a scan works on blocks, codes or threads."""
     memory = fill(maps, "HYBRID", "COSINE", 20_000 if LONG else 4_500, 4, smooth, 3)
-    for query in queries(memory, smooth, 50 if LONG else 6, 3):
+    for query in queries(memory, smooth, 50 if LONG else 4, 3):
         check(maps, memory, query, JUNE)
 
 

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from conftest import LONG
 from durable import on_loop
 from harness import DAY, JUNE, Clock, Running, Word
 from hypothesis import given, settings
@@ -206,16 +207,16 @@ class World:
         )
         if query[0] == "MEM.EXPLAIN" and b"expired" in reply:
             return
-        asked = self.wires[protocol].raw(*query, "ASOF", now, "KNOWNAT", now)
-        assert asked == reply, query
-        assert self.wires[protocol].raw(*query, "ASOF", now) == reply
+        again = self.wires[protocol].raws((*query, "ASOF", now, "KNOWNAT", now), (*query, "ASOF", now))
+        assert again == [reply, reply], query
         self.told.append((now, protocol, query, reply, present))
 
     def recall(self, since: int) -> None:
-        for then, protocol, query, reply, _ in self.told:
-            if then >= since:
-                self.compared += 1
-                again = self.wires[protocol].raw(*query, "ASOF", then, "KNOWNAT", then)
+        for protocol, wire in self.wires.items():
+            told = [(then, query, reply) for then, by, query, reply, _ in self.told if then >= since and by == protocol]
+            self.compared += len(told)
+            replies = wire.raws(*((*query, "ASOF", then, "KNOWNAT", then) for then, query, _ in told))
+            for (then, query, reply), again in zip(told, replies, strict=True):
                 if query[0] == "MEM.EXPLAIN" and (b"expired" in again or b"absent" in again):
                     # Asked of an id that has gone for good since and was not there then either.
                     assert b"absent" in reply
@@ -250,7 +251,7 @@ MODES = [("HYBRID", "COSINE"), ("HYBRID", "L2"), ("SEARCH", "COSINE"), ("VECTOR"
 
 @pytest.mark.parametrize("mode, metric", MODES)
 @given(seed=st.integers(0, 1 << 30))
-@settings(max_examples=6)
+@settings(max_examples=6 if LONG else 4)
 def test_what_was_said_is_said_again(
     tmp_path_factory: pytest.TempPathFactory, mode: str, metric: str, seed: int
 ) -> None:
@@ -275,7 +276,7 @@ def test_what_was_said_is_said_again(
 
 
 @given(seed=st.integers(0, 1 << 30))
-@settings(max_examples=6)
+@settings(max_examples=6 if LONG else 4)
 def test_history_of_some_seconds(seed: int) -> None:
     """Replies of as long ago as the memory holds history; whether versions were dropped yet shows nowhere."""
     rng, clock = Random(seed), Clock(JUNE)

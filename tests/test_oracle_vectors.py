@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import insort
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,33 +20,39 @@ from recalld.index.vectors import normalised
 
 pytestmark = pytest.mark.usefixtures("loops")
 
-ROWS = 700
 METRICS = ["COSINE", "L2", "IP"]
 
 
+def count_of(dim: int) -> int:
+    """How many rows: more than CODES_MIN below, and of the longest vectors no more than take a while."""
+    return 700 if dim < 4096 else 280
+
+
 def ties(rng: np.random.Generator, dim: int) -> np.ndarray:
-    """Twenty vectors, each thirty-five times."""
-    return np.repeat(rng.standard_normal((20, dim)), 35, axis=0)
+    """Twenty vectors, each as often."""
+    return np.repeat(rng.standard_normal((20, dim)), count_of(dim) // 20, axis=0)
 
 
 def near_ties(rng: np.random.Generator, dim: int) -> np.ndarray:
     """One direction, with differences of a last bit of float32."""
-    return rng.standard_normal(dim) * (1 + 1e-7 * rng.integers(-3, 4, (ROWS, dim)))
+    return rng.standard_normal(dim) * (1 + 1e-7 * rng.integers(-3, 4, (count_of(dim), dim)))
 
 
 def lengths(rng: np.random.Generator, dim: int) -> np.ndarray:
     """From 1e-30 to 1e30."""
-    return rng.standard_normal((ROWS, dim)) * 10.0 ** rng.uniform(-30, 30, (ROWS, 1))
+    count = count_of(dim)
+    return rng.standard_normal((count, dim)) * 10.0 ** rng.uniform(-30, 30, (count, 1))
 
 
 def equal(rng: np.random.Generator, dim: int) -> np.ndarray:
-    return np.repeat(rng.standard_normal((1, dim)), ROWS, axis=0)
+    return np.repeat(rng.standard_normal((1, dim)), count_of(dim), axis=0)
 
 
 def sparse(rng: np.random.Generator, dim: int) -> np.ndarray:
     """One number each, which a code tells exactly, beside rows that it tells badly."""
-    rows = np.zeros((ROWS, dim))
-    rows[np.arange(ROWS), rng.integers(0, dim, ROWS)] = rng.choice([-1.0, 1.0], ROWS)
+    count = count_of(dim)
+    rows = np.zeros((count, dim))
+    rows[np.arange(count), rng.integers(0, dim, count)] = rng.choice([-1.0, 1.0], count)
     rows[::3] += rng.standard_normal((len(rows[::3]), dim)) * 1e-3
     return rows
 
@@ -58,6 +66,27 @@ def exact_similarities(rows: np.ndarray, query: np.ndarray, metric: str) -> np.n
     return dots if metric == "IP" else dots / np.sqrt((x * x).sum(axis=1)) / np.sqrt((q * q).sum())
 
 
+Make = Callable[[np.random.Generator, int], np.ndarray]
+
+
+@cache
+def asked_of(make: Make, dim: int, metric: str) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+    """The rows, when each was updated, and some vectors with the exact similarity of every row: the same for all loops,
+    made once."""
+    rng = np.random.default_rng(dim)
+    rows = make(rng, dim)
+    if metric == "COSINE":
+        rows = np.array([normalised(row) for row in rows])
+    rows = rows.astype(np.float32)
+    updated = rng.integers(0, 5, len(rows))
+    asked = []
+    for vector in (rows[3].astype(np.float64), rng.standard_normal(dim), rows[5].astype(np.float64) * 1.0000001):
+        query = normalised(vector) if metric == "COSINE" else vector
+        assert query is not None
+        asked.append((query, exact_similarities(rows, query, metric)))
+    return rows, updated, asked
+
+
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("dim", [1, 2, 17, 384, 4096])
 @pytest.mark.parametrize("make", [ties, near_ties, lengths, equal, sparse])
@@ -66,27 +95,20 @@ def test_the_answer_is_the_oracles(monkeypatch, make, dim, metric):
     together and alone, to the same bits."""
     monkeypatch.setattr(codes, "CODES_MIN", 256)
     monkeypatch.setattr(ranking, "_CLOSE_MIN", 8)
-    rng = np.random.default_rng(dim)
-    rows = make(rng, dim)
-    if metric == "COSINE":
-        rows = np.array([normalised(row) for row in rows])
-    rows = rows.astype(np.float32)
+    rows, updated, vectors = asked_of(make, dim, metric)
     memory = Memory(Settings(mode="VECTOR", dim=dim, metric=metric), Vocabulary(), 0)
-    updated = rng.integers(0, 5, ROWS)
     for number, row in enumerate(rows):
         fields = {"importance": 0.5, "created_at": 0, "updated_at": int(updated[number]), "deadline": NEVER}
         memory.put(b"%04d" % number, b"", row.tobytes(), (), (), **fields, max_words=1, at=9)
-    asked = []
-    for vector in (rows[3].astype(np.float64), rng.standard_normal(dim), rows[5].astype(np.float64) * 1.0000001):
-        query = normalised(vector) if metric == "COSINE" else vector
-        asked += [Query(kind="vector", vector=query, top_k=top) for top in (1, 10, 40, ROWS)]
+    tops = (1, 10, 40, len(rows))
+    cases = [(Query(kind="vector", vector=each, top_k=top), exact) for each, exact in vectors for top in tops]
+    asked = [query for query, _ in cases]
 
     def answers(plans: list[matches.Plan]) -> list[list[tuple[bytes, float]]]:
         return [[(memory.table.ids[hit.slot], hit.score) for hit in result.hits] for result in run_together(plans)]
 
     found = answers([memory.plan(query, 9) for query in asked])
-    for query, hits in zip(asked, found, strict=True):
-        exact = exact_similarities(rows, query.vector, metric)
+    for (query, exact), hits in zip(cases, found, strict=True):
         best = np.sort(exact)[::-1][: query.top_k]
         slack = 1e-13 * (1.0 if metric != "IP" else float(np.abs(exact).max()))
         scores = np.array([score for _, score in hits])
@@ -96,8 +118,8 @@ def test_the_answer_is_the_oracles(monkeypatch, make, dim, metric):
         assert keys == sorted(keys)
         # Equal rows have equal scores, so whoever ties with the last hit and is newer, or has the smaller id, is on.
         last = keys[-1]
-        left_out = set(range(ROWS)) - {int(name) for name, _ in hits}
-        same_row = [n for n in left_out if (rows[n] == rows[int(hits[-1][0])]).all()]
+        left_out = set(range(len(rows))) - {int(name) for name, _ in hits}
+        same_row = left_out & set(np.flatnonzero((rows == rows[int(hits[-1][0])]).all(axis=1)).tolist())
         assert all((last[0], -int(updated[n]), b"%04d" % n) > last for n in same_row)
     assert [answers([memory.plan(query, 9)])[0] for query in asked] == found
     monkeypatch.setattr(codes, "numkong", None)
@@ -118,7 +140,8 @@ def test_answers_are_right_while_writes_go_on(server: Running) -> None:
 
     rows = {b"%d" % number: row() for number in range(5000)}
     asked = [row() for _ in range(20)]
-    sims = [{name: float(value @ query) for name, value in rows.items()} for query in asked]
+    every = np.array(list(rows.values())).astype(np.float64)
+    sims = [dict(zip(rows, (every @ query.astype(np.float64)).tolist(), strict=True)) for query in asked]
     # Of each query the ids by similarity, after each write; a write is known by its number.
     orders = [sorted((-sim, name) for name, sim in of.items()) for of in sims]
     tops = [[[name for _, name in order[:5]]] for order in orders]
@@ -127,10 +150,10 @@ def test_answers_are_right_while_writes_go_on(server: Running) -> None:
     def note(name: bytes, vector: np.ndarray | None) -> None:
         for of, order, top, query in zip(sims, orders, tops, asked, strict=True):
             if name in of:
-                order.remove((-of[name], name))
+                del order[bisect_left(order, (-of[name], name))]
                 del of[name]
             if vector is not None:
-                of[name] = float(vector @ query)
+                of[name] = float(vector.astype(np.float64) @ query)
                 insort(order, (-of[name], name))
             top.append([each for _, each in order[:5]])
 

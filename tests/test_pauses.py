@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,18 @@ def record(number: int, rng: random.Random) -> list[Word]:
     return ["ID", f"r{number}", "TEXT", f"{words} w{number}", "VEC", vector, "META", "n", number, "TAGS", 2, "all", tag]
 
 
-def fill(wire: Wire, key: str, count: int = MANY, *settings: Word) -> None:
+@cache
+def records(count: int) -> list[list[Word]]:
     rng = random.Random(count)
+    return [record(number, rng) for number in range(count)]
+
+
+def fill(wire: Wire, key: str, count: int = MANY, *settings: Word) -> None:
+    """By fifties: so few are written on the loop."""
     wire("MEM.CREATE", key, "DIM", 4, *settings)
-    wire.pipeline(*[("MEM.ADD", key, *record(number, rng)) for number in range(count)])
+    some = [records(count)[start : start + 50] for start in range(0, count, 50)]
+    adds = [["MEM.MADD", key, len(each), *(word for words in each for word in ("RECORD", *words))] for each in some]
+    assert sum(map(len, wire.pipeline(*adds))) == count
 
 
 def fill_facts(wire: Wire, key: str, count: int) -> None:
@@ -70,7 +79,7 @@ def fill_facts(wire: Wire, key: str, count: int) -> None:
     wire.pipeline(*[("MEM.FACT", key, f"person {n}", "works at", "hub", "TYPE", "ORG") for n in range(0, count, 10)])
 
 
-def state(wire: Wire, key: str) -> list[Any]:
+def state(wire: Wire, key: str) -> list[bytes]:
     """What there is to be seen of a memory, but for its times."""
     questions: list[tuple[Word, ...]] = [
         ("MEM.SCAN", key, 0, "COUNT", 100_000),
@@ -84,7 +93,9 @@ def state(wire: Wire, key: str) -> list[Any]:
     if info[b"mode"] == b"HYBRID":
         query = np.array([0.5, -0.25, 0.125, 1][: info[b"dim"]], "<f4").tobytes()
         questions.append(("MEM.QUERY", key, "TEXT", "birch cedar", "VEC", query, "TOPK", 50, "WITHSCORES"))
-    return [wire(*question) for question in questions]
+    replies = wire.raws(*questions)
+    assert not any(reply.startswith(b"-") for reply in replies)
+    return replies
 
 
 # -- COPY: both have the rows in common until either changes
@@ -104,9 +115,8 @@ def test_a_copy_and_its_source_go_their_own_ways(server: Running, clock: Clock, 
     """Each has the state of a memory that was filled like it and never copied; so has a copy of the copy."""
     wire = server.wire()
     names = ("source", "copy", "second")
-    for name in (*names, "alone source", "alone copy", "alone second"):
-        if name.startswith("alone") or name == "source":
-            fill(wire, name, MANY, *settings)
+    for name in ("source", "alone source", "alone copy", "alone second"):
+        fill(wire, name, MANY, *settings)
     wire("COPY", "source", "copy")
     wire("COPY", "copy", "second")
     rngs = {name: random.Random(name) for name in names}
@@ -276,21 +286,20 @@ def test_a_merge_is_whole_or_not_at_all_after_kill_9(tmp_path: Path) -> None:
     with Process(tmp_path, *words) as server:
         fill_facts(server.wire(), "k", 2000)
         server.kill()
-    for delay_pings in (0, 3, 30, 300):
+    for delay_pings in (0, 3, 30, 300, None):
         with Process(tmp_path, *words) as server:
             wire, other = server.wire(), server.wire()
-            wire("COPY", "k", "m", "REPLACE")
-            wire.send(*merge("m"))
-            for _ in range(delay_pings):
-                other("PING")
-            server.kill()
-        with Process(tmp_path, *words) as server:
-            wire = server.wire()
-            hub = wire("MEM.FACTS", "m", "ENTITY", "hub", "LIMIT", 1)[0]
-            assert hub in (200, 2000)
-            names = [entity[1] for entity in wire("MEM.ENTITIES", "m")[1]]
-            assert names == ([b"hub", b"other"] if hub == 200 else [b"hub"])
-            assert wire("MEM.CARD", "m") == (2200 if hub == 200 else 2000)
+            if delay_pings != 0:
+                hub = wire("MEM.FACTS", "m", "ENTITY", "hub", "LIMIT", 1)[0]
+                assert hub in (200, 2000)
+                names = [entity[1] for entity in wire("MEM.ENTITIES", "m")[1]]
+                assert names == ([b"hub", b"other"] if hub == 200 else [b"hub"])
+                assert wire("MEM.CARD", "m") == (2200 if hub == 200 else 2000)
+            if delay_pings is not None:
+                wire("COPY", "k", "m", "REPLACE")
+                wire.send(*merge("m"))
+                for _ in range(delay_pings):
+                    other("PING")
             server.kill()
 
 
