@@ -47,8 +47,8 @@ MAX_WAITING = 16
 FIRST_WAITING = 2
 # An argument from which on it is put together in a thread: copying so much takes half a millisecond.
 APART_BYTES = 1 << 20
-# As in Redis; client-query-buffer-limit bounds what the words take.
-MAX_ARGS = (1 << 31) - 1
+# What may gather of somebody who has not said who he is.
+STRANGERS_BYTES = 1 << 20
 # The log position of a write that has not written yet: beyond any there is.
 UNKNOWN = 1 << 62
 
@@ -80,9 +80,7 @@ class Connection(asyncio.Protocol):
         self.unwritten_bytes = 0
         self.client: Client = cast(Client, None)
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.parser = Parser(
-            max_bulk_bytes=server.config["proto-max-bulk-len"], max_args=MAX_ARGS, apart_bytes=APART_BYTES
-        )
+        self.parser = Parser(max_bulk_bytes=server.config["proto-max-bulk-len"], apart_bytes=APART_BYTES)
         self.joining = False  # a thread puts an argument together
         self.waiting: deque[Waiting] = deque()  # what may not leave yet, in order
         self.waiting_bytes = 0
@@ -92,11 +90,13 @@ class Connection(asyncio.Protocol):
         self.unmeasured_bytes = 0
         self.running = False  # in `process`; what a command publishes to its own client comes behind its reply
         self.pushed: list[bytes] = []
+        self.pushed_bytes = 0
         self.held: list[bytes] | None = None  # a command that CLIENT PAUSE holds back
         self.rest: list[list[bytes]] = []  # what is left of one that is done in turns: commands, the last first
         self.writable = True  # with nothing in `unwritten`
         self.closing = False
         self.aborted = False
+        self.gone = False  # and without a client
         self.refused: Future[None] | None = None  # over, when one that was not let in is gone
         self.closing_after_input = False  # no more comes, or is wanted: what has come runs, then we close
         self.stopping = False  # the server is: no further command runs
@@ -117,8 +117,15 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_waiting()
-        if self.client is not None:
-            self.server.forget_client(self.client)
+        client = self.client
+        if client is not None:
+            self.server.forget_client(client)
+            client.discard_transaction()
+        # A full collection is rare: so no cycle may hold it, nor it anything large, as long as a reply is being made.
+        self.gone = True
+        self.client = cast(Client, None)
+        self.parser = Parser()
+        self.held, self.rest = None, []
         if self.refused is not None and not self.refused.done():
             self.refused.set_result(None)
 
@@ -149,7 +156,8 @@ class Connection(asyncio.Protocol):
         self.unmeasured_bytes += size
         if self.unmeasured_bytes > MEASURE_BYTES:
             self.unmeasured_bytes = 0
-            if self.parser.buffered_bytes > self.server.config["client-query-buffer-limit"]:
+            limit = self.server.config["client-query-buffer-limit"]
+            if self.parser.buffered_bytes > (limit if self.client.authenticated else min(limit, STRANGERS_BYTES)):
                 log.warning("Closing client that reached max query buffer length: %s", self.client.addr)
                 self.server.stats.query_cut_offs += 1
                 self.abort()
@@ -185,6 +193,10 @@ class Connection(asyncio.Protocol):
                 if self.parser.pieces and not self.joining:
                     self._join()
                 break
+            if not args:  # much has been read and is no whole command: others have their turn
+                self.scheduled = True
+                self.server.loop.call_soon(self._resume)
+                break
             self.held = None
             before = log_.position
             try:
@@ -217,6 +229,7 @@ class Connection(asyncio.Protocol):
             if self.pushed:
                 out += self.pushed
                 self.pushed.clear()
+                self.pushed_bytes = 0
             if client.close_after_reply:
                 break
             if out_bytes > HIGH_WATER:
@@ -366,6 +379,8 @@ class Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Send what may leave by now."""
+        if self.gone:
+            return
         was_full = self.waiting_bytes >= HIGH_WATER
         self._drain()
         if was_full:
@@ -420,6 +435,7 @@ class Connection(asyncio.Protocol):
         data = encode(message, self.client.proto)
         if self.running:
             self.pushed.append(data)
+            self.pushed_bytes += len(data)
         else:
             self._send([data], [])
         self.limit_unsent()
@@ -447,6 +463,8 @@ class Connection(asyncio.Protocol):
 
     def cut_off(self) -> None:
         """End a client that is over its client-output-buffer-limit."""
+        if self.gone:
+            return
         log.warning("Client %s closed for overcoming of output buffer limits.", self.client.addr)
         self.server.stats.output_cut_offs += 1
         self.abort()
@@ -466,7 +484,7 @@ class Connection(asyncio.Protocol):
 
     def unsent_bytes(self) -> int:
         """What is held for the client to read."""
-        return self._written_bytes() + self.waiting_bytes
+        return self._written_bytes() + self.waiting_bytes + self.pushed_bytes
 
     def _written_bytes(self) -> int:
         """What has left for the client and the socket has not taken."""
@@ -545,6 +563,8 @@ class Connection(asyncio.Protocol):
                 entry.payload.cancel()  # what has not begun does not
         self.waiting.clear()
         self.waiting_bytes = 0
+        self.pushed.clear()
+        self.pushed_bytes = 0
         if self.unwritten:
             self.unwritten.clear()
         self.unwritten_bytes = 0

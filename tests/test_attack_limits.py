@@ -12,9 +12,11 @@ import random
 import re
 import socket
 import ssl
+import struct
 import threading
 import time
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -202,6 +204,100 @@ def test_a_pause_while_a_long_word_is_put_together(monkeypatch: pytest.MonkeyPat
         wire.sock.settimeout(PATIENCE_S)
         admin("CLIENT", "UNPAUSE")
         assert wire.read() == bytes(3 * MB)
+
+
+# -- what connections hold
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        (("PING",),),
+        (("SUBSCRIBE", "news"), ("PSUBSCRIBE", "n*")),
+        (("WATCH", "k"), ("MULTI",), ("ECHO", "x" * 100_000)),
+        (("MONITOR",),),
+        (("CLIENT", "TRACKING", "OFF"), ("MEM.QUERY", "k", "TEXT", "tea")),
+    ],
+    ids=str,
+)
+def test_a_connection_that_is_gone_leaves_nothing(last: tuple[tuple[str, ...], ...]) -> None:
+    """Without a collection of cycles: that is rare."""
+    with Running() as server:
+        admin = server.wire()
+        admin("MEM.CREATE", "k", "MODE", "SEARCH")
+        wire = server.wire()
+        gc.collect()
+        gc.disable()
+        try:
+            for command in last:
+                wire.send(*command)
+                wire.read()
+            held = weakref.ref(max(server.server.clients.items())[1].connection)
+            wire.sock.sendall(pack("ECHO", bytes(3 * MB))[:-MB])
+            eventually(lambda: _gathered(admin) >= 2 * MB)
+            wire.close()
+            eventually(lambda: held() is None)
+        finally:
+            gc.enable()
+
+
+def test_input_of_a_connection_that_is_gone_is_freed_though_its_query_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Running() as server:
+        admin, wire = server.wire(), server.wire()
+        assert admin("PING") == wire("PING") == "PONG"
+        gate = Gate(server, monkeypatch)
+        connection = max(server.server.clients.items())[1].connection
+        wire.sock.sendall(pack("ECHO", bytes(3 * MB)) + pack("ECHO", bytes(9 * MB))[:-1])
+        assert gate.waited.wait(PATIENCE_S)
+        eventually(lambda: _gathered(admin) > 9 * MB)
+        wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no end of input
+        wire.close()
+        eventually(lambda: connection.gone)
+        assert connection.parser.buffered_bytes == 0 and connection.joining
+        gate.open.set()
+        eventually(lambda: not connection.joining)
+
+
+def test_strangers_may_send_little_ahead() -> None:
+    """Who has not said who he is, and does not read."""
+    with Running(requirepass="secret") as server:
+        admin, wire = server.wire(), server.wire()
+        admin("AUTH", "secret")
+        with pytest.raises(ConnectionError):
+            for _ in range(400):
+                wire.sock.sendall(b"PING\r\n" * (MB // 6))
+        assert b"client_query_buffer_limit_disconnections:1" in admin("INFO", "stats")
+        wire = server.wire()
+        assert wire("AUTH", "secret") == "OK"
+        assert len(wire("ECHO", bytes(8 * MB))) == 8 * MB
+
+
+@pytest.mark.parametrize(
+    "own", [("PSUBSCRIBE", *(f"n{'*' * n}" for n in range(1, 101))), ("MONITOR",)], ids=lambda own: own[0]
+)
+def test_what_a_client_tells_itself_counts(own: tuple[str, ...]) -> None:
+    """Before it is sent: its pushes wait for the reply of the command that made them."""
+    with Running(client_output_buffer_limit="normal 4mb 0 0 pubsub 4mb 0 0") as server:
+        admin, wire = server.wire(), server.wire(3)
+        wire.send(*own)
+        for _ in own[1:] or own:
+            wire.read()
+        word = "x" * MB
+        if own[0] == "MONITOR":
+            wire.sock.sendall(pack("MULTI") + pack("EXISTS", *["x" * 16_000] * 16) * 40 + pack("EXEC"))
+        else:
+            wire.send("PUBLISH", "n", word)
+        with pytest.raises((EOFError, ConnectionError)):
+            while True:
+                wire.read()
+        assert b"client_output_buffer_limit_disconnections:1" in admin("INFO", "stats")
+
+
+def test_the_most_words() -> None:
+    with Running() as server:
+        wire = server.wire()
+        wire.sock.sendall(b"*1048577\r\n")
+        assert str(wire.read()) == "ERR Protocol error: invalid multibulk length"
 
 
 # -- subscriptions in turns

@@ -33,7 +33,7 @@ def pack(*args: bytes | str) -> bytes:
 
 
 def take(parser: Parser) -> list[Command]:
-    return list(iter(parser.next_command, None))
+    return list(filter(None, iter(parser.next_command, None)))
 
 
 def run(chunks: Iterable[bytes], parser: Parser | None = None) -> tuple[list[Command], str | None]:
@@ -44,7 +44,8 @@ def run(chunks: Iterable[bytes], parser: Parser | None = None) -> tuple[list[Com
         for chunk in chunks:
             parser.feed(chunk)
             while (command := parser.next_command()) is not None:
-                commands.append(command)
+                if command:
+                    commands.append(command)
     except ProtocolError as error:
         return commands, str(error)
     return commands, None
@@ -734,12 +735,12 @@ class TestAnySplit:
 
         def take_all() -> None:
             while (command := parser.next_command()) is not None or parser.pieces:
-                if command is not None:
+                if command:
                     commands.append(command)
-                elif next(turn):
+                elif command is None and next(turn):
                     assert parser.next_command() is None
                     parser.put(b"".join(parser.pieces))
-                else:
+                elif command is None:
                     return
 
         try:
@@ -769,6 +770,42 @@ class TestAnySplit:
         assert take(parser) == [[b"a", value, b"b"], [b"PING"]]
         assert parser.buffered_bytes == 0
 
+    @given(mutated(), PLACES, st.integers(1, 5), st.booleans())
+    def test_in_steps(self, data: bytes, places: list[int], steps: int, ahead: bool) -> None:
+        """However little a call does, the calls do the same."""
+        rules = Rules().run(data)
+        parser = Parser()
+        commands: list[Command] = []
+        error = None
+        chunks = cut(data, places)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(parser_module, "STEPS", steps)
+            try:
+                for at, chunk in enumerate(chunks):
+                    parser.feed(chunk)
+                    if not ahead or at == len(chunks) - 1:
+                        commands.extend(filter(None, iter(parser.next_command, None)))
+            except ProtocolError as caught:
+                error = str(caught)
+        assert (commands, error) == (rules.commands, rules.error)
+
+    def test_long_ones_are_read_in_several_calls(self) -> None:
+        """Frames that are no command, and an array whose words have all come."""
+        for data, command in (
+            (b"*0\r\n" * 100_000 + PING, [b"PING"]),
+            (b" \n" * 100_000 + PING, [b"PING"]),
+            (pack(*[b"ab"] * 300_000), [b"ab"] * 300_000),
+        ):
+            parser = Parser()
+            parser.feed(b"*")  # begun, so that what follows gathers
+            rest = data[1:] if data[:1] == b"*" else b"0\r\n" + data
+            for at in range(0, len(rest), 65536):
+                parser.feed(rest[at : at + 65536])
+            taken = list(iter(parser.next_command, None))
+            assert taken.count([]) > 3 and [each for each in taken if each] == [command]
+        parser.feed(b"\r\n\n" * 200_000 + PING)
+        assert parser.next_command() == [b"PING"]
+
     @given(mutated(), PLACES, st.lists(st.booleans(), min_size=1))
     def test_fed_ahead(self, data: bytes, places: list[int], turns: list[bool]) -> None:
         """Commands may be taken late: then several chunks wait."""
@@ -779,10 +816,11 @@ class TestAnySplit:
         try:
             for chunk, turn in zip(cut(data, places), itertools.cycle(turns), strict=False):
                 parser.feed(chunk)
-                if turn and (command := parser.next_command()) is not None:
+                if turn and (command := parser.next_command()):
                     commands.append(command)
             while (command := parser.next_command()) is not None:
-                commands.append(command)
+                if command:
+                    commands.append(command)
         except ProtocolError as caught:
             error = str(caught)
         assert (commands, error) == (rules.commands, rules.error)

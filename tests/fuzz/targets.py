@@ -56,7 +56,8 @@ def commands_of(chunks: list[bytes]) -> tuple[list[list[bytes]], str]:
         for chunk in chunks:
             parser.feed(chunk)
             while (words := parser.next_command()) is not None:
-                found.append(words)
+                if words:
+                    found.append(words)
     except ProtocolError as error:
         return found, str(error)
     return found, ""
