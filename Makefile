@@ -15,6 +15,7 @@ HERE := $(shell test "$$(cat $(VENV)/made-at 2>/dev/null)" = "$(CURDIR)" && echo
 
 ARGS ?=
 PYTEST_ARGS ?=
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
 .PHONY: help serve demo test fuzz lint clean FORCE
 
@@ -33,12 +34,12 @@ serve: $(VENV)/serve.stamp
 demo: $(VENV)/demo.stamp
 	@$(VPY) -m recalld.server.demo
 
-# On all cores. What fails there is run once more alone, and said: tests that measure memory, or kill processes, may be
+# A worker more than there are cores: a fifth of the time a test waits for a server. What fails there is run once more alone, and said: tests that measure memory, or kill processes, may be
 # disturbed by their neighbours, and what is wrong fails again. mypy is one of the tests: it runs over the names as
 # installed (tests/test_packaging.py builds them).
 test: $(VENV)/test.stamp
 	$(VPY) -m ruff check .
-	$(VPY) -m pytest -n auto $(PYTEST_ARGS) || { \
+	$(VPY) -m pytest -n $(WORKERS) $(PYTEST_ARGS) || { \
 	  echo 'make test: what failed runs once more, alone'; \
 	  $(VPY) -m pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 

@@ -27,6 +27,8 @@ Int64s = npt.NDArray[np.int64]
 
 #: How many other names one entity may be given; each change of it writes them all.
 ALIASES_MAX = 1000
+# More than any type has.
+_TYPE_BYTES = 64
 TYPES = (
     b"PERSON",
     b"ORG",
@@ -378,7 +380,7 @@ def entity_name(word: bytes) -> bytes:
 
 def type_named(word: bytes) -> bytes:
     """The entity type that a word means: one of TYPES in any case, else THING."""
-    upper = word.strip().upper()
+    upper = word.strip()[:_TYPE_BYTES].upper()
     return upper if upper in TYPES else b"THING"
 
 

@@ -44,6 +44,10 @@ _PLAIN = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?\Z")
 _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\Z")
 _PLAIN_DIGITS = 15
 _CID_LEN = 59
+# More than any operator or reserved field has: of a longer word it is enough to look at so much.
+_NAME_BYTES = 64
+# More than is sent of an error.
+_SHOWN_BYTES = 4096
 
 # A column's slots are sorted anew once one in so many is behind those sorted.
 _SORTED_SHARE = 8
@@ -418,12 +422,12 @@ class Columns:
 
 def clause(field: bytes, op: bytes, value: bytes) -> Clause:
     """Compile `FILTER field op value`; raises BadMemory. Times must already be milliseconds (`is_time`)."""
-    name = field.decode("utf-8", "surrogateescape")
-    operator = op.upper().decode("latin-1")
+    operator = op[:_NAME_BYTES].upper().decode("latin-1")
+    name = field[:_NAME_BYTES].decode("latin-1")
     reserved = name.startswith("@")
     bad = operator not in OPERATORS or (reserved and name not in RESERVED)
     if bad or (operator == "EXISTS" and value not in (b"0", b"1")):
-        shown = f"{name} {op.decode('utf-8', 'surrogateescape')}"
+        shown = " ".join(word[:_SHOWN_BYTES].decode("utf-8", "surrogateescape") for word in (field, op))
         raise BadMemory(f"bad filter clause '{shown}'")
     values = split_list(value) if operator in ("IN", "NIN") else (value,)
     return Clause(name if reserved else "", b"" if reserved else field, operator, values)
@@ -438,7 +442,9 @@ def tag_clauses(mode: str, tags: Iterable[bytes]) -> list[Clause]:
 
 def is_time(field: bytes, op: bytes) -> bool:
     """Whether the clause's value may be a time."""
-    return field.decode("latin-1") in TIMES and op.upper() not in (b"CONTAINS", b"PREFIX", b"EXISTS")
+    if field[:_NAME_BYTES].decode("latin-1") not in TIMES:
+        return False
+    return op[:_NAME_BYTES].upper() not in (b"CONTAINS", b"PREFIX", b"EXISTS")
 
 
 def split_list(value: bytes) -> tuple[bytes, ...]:

@@ -7,8 +7,10 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.reply import OK, SetReply, SimpleString
-from .acl import COMMAND, KEY, RuleError, Selector, decoded, encoded, has_spaces
+from .acl import encoded
+from .acl_bounds import check_name, shown
 from .acl_file import AclFile, AclFileError
+from .acl_selector import COMMAND, KEY, RuleError, Selector, has_spaces
 from .arguments import integer
 from .categories import CATEGORIES, categories, every_command
 from .commands import TABLE, command, container
@@ -24,6 +26,8 @@ _ADMIN = "admin noscript loading stale"
 _OPEN = "noscript loading stale"
 _GENPASS_MAX_BITS = 4096
 _LOG_SHOWN = 10
+# More than any command's name has.
+_NAME_BYTES = 64
 
 container("ACL", summary="Say who may run what: users, passwords, commands, keys, channels.", group="server")
 
@@ -51,12 +55,15 @@ def _too_many(sub: str) -> CommandError:
 )
 def acl_setuser(ctx: Client, args: list[bytes]) -> SimpleString:
     """Make a user, or change one by rules, all of them or none."""
-    if has_spaces(args[0]) or not args[0]:
-        raise CommandError("Usernames can't contain spaces or null characters")
     try:
+        check_name(args[0])
+        if has_spaces(args[0]) or not args[0]:
+            raise CommandError("Usernames can't contain spaces or null characters")
         ctx.server.acl.set_user(args[0], args[1:], ctx)
     except RuleError as error:
-        reason, rule = error.args[0], error.args[1].decode("utf-8", "replace")
+        if len(error.args) == 1:
+            raise CommandError(error.args[0]) from None
+        reason, rule = error.args[0], shown(error.args[1])
         if reason.startswith("Unmatched"):
             raise CommandError(f"{reason} starting at '{rule}'.") from None
         raise CommandError(f"Error in ACL SETUSER modifier '{rule}': {reason}") from None
@@ -81,7 +88,7 @@ def acl_deluser(ctx: Client, args: list[bytes]) -> int:
 @command("ACL GETUSER", arity=3, flags=_ADMIN, usage="ACL GETUSER username", complexity="O(rules)", group="server")
 def acl_getuser(ctx: Client, args: list[bytes]) -> dict[str, Any] | None:
     """Show a user's flags, passwords as SHA-256, and rules; nil where there is none."""
-    user = ctx.server.acl.users.get(decoded(args[0]))
+    user = ctx.server.acl.find(args[0])
     if user is None:
         return None
     root, *others = map(_described, user.selectors)
@@ -134,9 +141,9 @@ def acl_cat(ctx: Client, args: list[bytes]) -> list[str]:
         raise _too_many("CAT")
     if not args:
         return list(CATEGORIES)
-    name = args[0].decode("utf-8", "replace")
+    name = shown(args[0])
     if name.lower() not in CATEGORIES:
-        raise CommandError(f"Unknown category '{name[:128]}'")
+        raise CommandError(f"Unknown category '{name}'")
     return [entry.name for entry in every_command() if f"@{name.lower()}" in categories(entry)]
 
 
@@ -154,7 +161,7 @@ def acl_log(ctx: Client, args: list[bytes]) -> Any:
     if len(args) > 1:
         raise _too_many("LOG")
     refused = ctx.server.acl.log
-    if args and args[0].lower() == b"reset":
+    if args and args[0][:6].lower() == b"reset":
         refused.clear()
         return OK
     count = integer(args[0]) if args else _LOG_SHOWN
@@ -208,14 +215,14 @@ def acl_genpass(ctx: Client, args: list[bytes]) -> str:
 def acl_dryrun(ctx: Client, args: list[bytes]) -> Any:
     """Say whether a user may run a command, without running it."""
     name, words = args[0], args[1:]
-    user = ctx.server.acl.users.get(decoded(name))
+    user = ctx.server.acl.find(name)
     if user is None:
-        raise CommandError(f"User '{name.decode('utf-8', 'replace')}' not found")
-    entry = TABLE.get(words[0].lower().decode("latin-1"))
+        raise CommandError(f"User '{shown(name)}' not found")
+    entry = TABLE.get(words[0][:_NAME_BYTES].lower().decode("latin-1"))
     if entry is not None and entry.subcommands and len(words) > 1:
-        entry = entry.subcommands.get(words[1].lower().decode("latin-1"))
+        entry = entry.subcommands.get(words[1][:_NAME_BYTES].lower().decode("latin-1"))
     if entry is None:
-        raise CommandError(f"Command '{words[0].decode('utf-8', 'replace')}' not found")
+        raise CommandError(f"Command '{shown(words[0])}' not found")
     if not entry.arity_ok(len(words)):
         raise wrong_arity(entry)
     denial = user.check(entry, words)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import os
 
-from .acl import RuleError, User, decoded, default_user, has_spaces
+from .acl import User, decoded, default_user, encoded
+from .acl_bounds import check_name, is_full, shown
+from .acl_selector import RuleError, has_spaces
 from .acl_users import Acl, apply_rules
 from .config import Config, ConfigError
 from .config_rewrite import Users, replace_file
@@ -23,6 +25,10 @@ _NOTHING_CHANGED = "WARNING: ACL errors detected, no change to the previously ac
 
 class AclFileError(Exception):
     """The file cannot be used; the text, which names file and lines, may be shown."""
+
+
+class TooManyUsers(AclFileError):
+    """No line after this one can be better."""
 
 
 class AclFile:
@@ -47,11 +53,12 @@ class AclFile:
                 continue
             try:
                 user = _user_of(words, allchannels=allchannels)
-                if user.name in users:
-                    raise AclFileError(f"duplicate user '{user.name}'")
+                _check_new(user, users)
                 users[user.name] = user
             except AclFileError as error:
                 errors.append(f"{self.path}:{number}: {error}.")
+                if isinstance(error, TooManyUsers):
+                    break
         if errors:
             raise AclFileError(" ".join([*errors, _NOTHING_CHANGED]))
         return users
@@ -73,15 +80,26 @@ def _user_of(words: list[bytes], *, allchannels: bool) -> User:
         raise AclFileError("should start with user keyword followed by the username")
     if not words[1] or has_spaces(words[1]):
         raise AclFileError("the username contains invalid characters")
-    user = User(decoded(words[1]), allchannels=allchannels)
+    rules = [rule for word in words[2:] if (rule := word.strip(b"\t\r\n"))]
     try:
-        apply_rules(user, (word.strip(b"\t\r\n") for word in words[2:]), allchannels=allchannels)
+        check_name(words[1])
+        user = User(decoded(words[1]), allchannels=allchannels)
+        apply_rules(user, rules, allchannels=allchannels)
     except RuleError as error:
-        reason, rule = error.args
+        reason = error.args[0]
         if error.unknown_name:
-            reason = f"Error in applying operation '{rule.decode('utf-8', 'replace')}': {reason}"
+            reason = f"Error in applying operation '{shown(error.args[1])}': {reason}"
         raise AclFileError(reason) from None
     return user
+
+
+def _check_new(user: User, users: dict[str, User]) -> None:
+    """Raise AclFileError if a line's user cannot stand beside those of the lines before."""
+    if user.name in users:
+        raise AclFileError(f"duplicate user '{shown(encoded(user.name))}'")
+    count = len(users) + ("default" not in users and user.name != "default")  # who is there in any case
+    if is_full(count):
+        raise TooManyUsers(f"there are {count} users already, and there may be no more")
 
 
 def users_to_rewrite(acl: Acl, password: str) -> Users:
@@ -105,10 +123,9 @@ def load_users(config: Config, acl: Acl) -> AclFile | None:
         where = f"{config.path}:{number}: "
         try:
             user = _user_of([word.encode("utf-8", "surrogateescape") for word in words], allchannels=acl.allchannels)
+            _check_new(user, users)
         except AclFileError as error:
             raise ConfigError(f"{where}{error}") from None
-        if user.name in users:
-            raise ConfigError(f"{where}duplicate user '{user.name}'")
         users[user.name] = user
     if not config["aclfile"]:
         acl.replace_all(users)

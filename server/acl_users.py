@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from .acl import COMMAND, KEY, Denial, RuleError, User, decoded, default_user, encoded, hash_of, merged
+from .acl import User, decoded, default_user, encoded, hash_of, merged
+from .acl_bounds import NAME_BYTES_MAX, check_rules, check_user, is_full
 from .acl_log import AclLog
+from .acl_selector import COMMAND, KEY, Denial, RuleError
 from .client_line import client_line
 from .commands import TABLE
 from .errors import CommandError
@@ -52,6 +54,9 @@ class Acl:
     def names(self) -> list[str]:
         return sorted(self.users, key=encoded)
 
+    def find(self, name: bytes) -> User | None:
+        return self.users.get(decoded(name)) if len(name) <= NAME_BYTES_MAX else None
+
     # -- who it is
 
     @property
@@ -61,7 +66,7 @@ class Acl:
 
     def authenticate(self, name: bytes, password: bytes) -> User | None:
         """The user, if there is one of that name with that password who is on."""
-        user = self.users.get(decoded(name))
+        user = self.find(name)
         if user is None:
             hash_of(password)  # the time it takes shall not tell who exists
             return None
@@ -128,33 +133,39 @@ class Acl:
     # -- changes
 
     def set_user(self, name: bytes, rules: Iterable[bytes], ctx: Client | None = None) -> None:
-        """Make a user, or change the one there is; raises RuleError with the rule as its second argument."""
-        user = self.users.get(decoded(name))
+        """Make a user, or change the one there is; raises RuleError as apply_rules does."""
+        user = self.find(name)
+        if user is None and is_full(len(self.users)):
+            raise RuleError(
+                f"there are {len(self.users)} users already, and there may be no more; delete some first (ACL DELUSER)"
+            )
         staged = user.copy() if user is not None else User(decoded(name), allchannels=self.allchannels)
         apply_rules(staged, rules, allchannels=self.allchannels)
-        self._replace(staged, ctx)
+        self._replace([staged], ctx)
 
     def delete(self, names: Iterable[bytes], ctx: Client | None = None) -> int:
         """Delete users and cut their clients; how many there were."""
-        found = [user for name in dict.fromkeys(names) if (user := self.users.pop(decoded(name), None)) is not None]
+        found = {user for name in names if (user := self.find(name)) is not None}
         for user in found:
-            self._cut((client for client in self._clients.values() if client.account is user), ctx)
+            del self.users[user.name]
+        self._cut((client for client in self._clients.values() if client.account in found), ctx)
         return len(found)
 
     def replace_all(self, users: dict[str, User], ctx: Client | None = None) -> None:
         """Let there be these users and no others. Without a default one among them, it is as `requirepass` has it."""
         self.delete((encoded(name) for name in list(self.users) if name not in users and name != "default"), ctx)
-        for user in {"default": default_user(self._config["requirepass"]), **users}.values():
-            self._replace(user, ctx)
+        self._replace({"default": default_user(self._config["requirepass"]), **users}.values(), ctx)
 
-    def _replace(self, new: User, ctx: Client | None) -> None:
-        new.settle()
-        user = self.users.setdefault(new.name, new)
-        if user is not new:
-            user.become(new)
-        mine = [client for client in self._clients.values() if client.account is user]
+    def _replace(self, users: Iterable[User], ctx: Client | None) -> None:
+        changed = set()
+        for new in users:
+            user = self.users.setdefault(new.name, new)
+            if user is not new:
+                user.become(new)
+            changed.add(user)
+        mine = [client for client in self._clients.values() if client.account in changed]
         self._cut((client for client in mine if self._must_go(client)), ctx)
-        if user is self.default:
+        if self.default in changed:
             for client in self._clients.values():
                 if not client.authenticated:
                     client.connection.parser.authenticated = self.is_open
@@ -170,7 +181,8 @@ class Acl:
         new = self.default.copy()
         for rule in (b"resetpass", b">" + encoded(password) if password else b"nopass"):
             new.apply(rule, allchannels=self.allchannels)
-        self._replace(new, None)
+        new.settle()
+        self._replace([new], None)
 
     def _cut(self, clients: Iterable[Client], ctx: Client | None) -> None:
         for client in list(clients):
@@ -192,10 +204,13 @@ def _overhears(client: Client, user: User) -> bool:
 
 
 def apply_rules(user: User, rules: Iterable[bytes], *, allchannels: bool) -> None:
-    """Change `user` by all of them; raises RuleError with the rule as its second argument."""
-    for rule in merged(rules):
+    """Change `user` by all of them; raises RuleError, with the rule as its second argument where it is one alone."""
+    whole = merged(rules)
+    check_rules(whole)
+    for rule in whole:
         try:
             user.apply(rule, allchannels=allchannels)
         except RuleError as error:
             raise RuleError(error.args[0], rule) from None
+    check_user(user)
     user.settle()

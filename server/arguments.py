@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..index.settings import DIM_MAX
-from .errors import CommandError, not_a_float, not_an_integer, syntax_error
+from .errors import CommandError, not_a_float, not_an_integer, shown_word, syntax_error
 
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
 _INT64_MAX = (1 << 63) - 1
@@ -18,6 +18,10 @@ _INT64_MAX = (1 << 63) - 1
 _TIME_MAX = 315_576_000_000_000
 #: Ten thousand years, the longest TTL, in seconds.
 TTL_MAX_S = 315_576_000_000
+#: More than the name of any command or option has: of a longer word it is enough to look at so much.
+NAME_BYTES = 64
+# A float64 written out has fewer digits.
+_NUMBER_BYTES = 1024
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,12 +42,11 @@ class Words:
         """The next word, upper-cased, as an option's name."""
         word = self.words[self.at]
         self.at += 1
-        return word.upper()
+        return word[:NAME_BYTES].upper()
 
     def unexpected(self) -> CommandError:
         """The error for the word just read."""
-        word = self.words[self.at - 1].decode("utf-8", "surrogateescape")
-        return CommandError(f"unexpected argument '{word}'")
+        return CommandError(f"unexpected argument '{shown_word(self.words[self.at - 1])}'")
 
     def next(self) -> bytes:
         """The next word; a syntax error where there is none."""
@@ -55,7 +58,7 @@ class Words:
 
     def accept(self, name: bytes) -> bool:
         """Whether the next word is `name` (any case), which is then consumed."""
-        if self.at < len(self.words) and self.words[self.at].upper() == name:
+        if self.at < len(self.words) and self.words[self.at][:NAME_BYTES].upper() == name:
             self.at += 1
             return True
         return False
@@ -85,7 +88,7 @@ class Words:
         return vector_number(self.next())
 
     def enum(self, *allowed: str) -> str:
-        word = self.next().upper().decode("latin-1")
+        word = self.next()[:NAME_BYTES].upper().decode("latin-1")
         if word not in allowed:
             raise syntax_error()
         return word
@@ -133,7 +136,7 @@ def real(word: bytes) -> float:
 def vector_number(word: bytes) -> float:
     """A decimal, inf or nan."""
     try:
-        if not word or word[:1].isspace() or word[-1:].isspace() or b"_" in word:
+        if not 0 < len(word) <= _NUMBER_BYTES or word[:1].isspace() or word[-1:].isspace() or b"_" in word:
             raise not_a_float()
         return float(word)
     except ValueError:
@@ -145,6 +148,8 @@ def time_ms(word: bytes) -> int:
     try:
         if len(word) <= 20 and _INTEGER.match(word):
             value = int(word)
+        elif len(word) > _NUMBER_BYTES:
+            value = _TIME_MAX + 1
         else:
             moment = datetime.fromisoformat(word.decode("ascii"))
             if moment.tzinfo is None:
@@ -154,6 +159,5 @@ def time_ms(word: bytes) -> int:
     except (ValueError, OverflowError):
         value = _TIME_MAX + 1
     if abs(value) > _TIME_MAX:
-        shown = word.decode("utf-8", "surrogateescape")
-        raise CommandError(f"'{shown}' is not a time: unix milliseconds or ISO 8601")
+        raise CommandError(f"'{shown_word(word)}' is not a time: unix milliseconds or ISO 8601")
     return value

@@ -21,6 +21,7 @@ from queue import Full, Queue
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.reply import ErrorReply
+from .arguments import NAME_BYTES
 from .log import reopen_file
 
 if TYPE_CHECKING:
@@ -216,10 +217,11 @@ def shown_words(words: list[bytes]) -> str:
         at += 1
         shown.append(_printable(word))
         room += len(shown[-1]) + 1
-        if word.upper() in _VECTOR_OPTIONS and at < len(words):
+        option = word[:NAME_BYTES].upper()
+        if option in _VECTOR_OPTIONS and at < len(words):
             count = words[at]
             at += 1
-            if word.upper() == b"FVEC" and count.isdigit() and len(count) < 9:
+            if option == b"FVEC" and len(count) < 9 and count.isdigit():
                 at += int(count)
             shown.append("..")
     return " ".join(shown)[:_QUERY_CHARS]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .commands import PendingWrite
 from .errors import CommandError
+from .names import HELD_MAX, Names, most_size_of, size_of
 
 if TYPE_CHECKING:
     from ..index.memory import Memory
@@ -109,9 +110,9 @@ class Client:
         self.seen: Seen | None = None  # the read that runs, where it is kept
         self.has_long_words = False  # the command at hand has some that had to be put together apart
         self.dirty = False  # a watched key changed
-        self.watched: set[bytes] = set()
-        self.channels: set[bytes] = set()
-        self.patterns: set[bytes] = set()
+        self.watched = Names()
+        self.channels = Names()
+        self.patterns = Names()
         self.log_out()
 
     def log_in(self, account: User) -> None:
@@ -161,11 +162,17 @@ class Client:
         self.multi_failed = False
         self.server.unwatch(self)
 
-    def check_names(self, held: set[bytes], names: list[bytes], what: str) -> None:
-        """Refuse what makes more of them than a connection may have; raises CommandError."""
+    def check_names(self, held: Names, names: list[bytes], what: str) -> None:
+        """Refuse what makes more of them, or of their bytes, than a connection may have; raises CommandError."""
         limit = self.server.config["max-client-names"]
         if len(held) + len(names) > limit and (count := len(held.union(names))) > limit:
             raise CommandError(f"{count} {what} of one connection exceed max-client-names ({limit})")
+        size = self.watched.size + self.channels.size + self.patterns.size
+        new = set(names) - held
+        if size + most_size_of(new) > HELD_MAX and (size := size + sum(map(size_of, new))) > HELD_MAX:
+            raise CommandError(
+                f"{size} bytes of watched keys, channels and patterns of one connection exceed {HELD_MAX}"
+            )
 
     def push(self, message: Any) -> None:
         """Send an out-of-band message (pub/sub) behind the replies already queued."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from .arguments import NAME_BYTES
 from .commands import Command
 
 
@@ -86,13 +87,13 @@ def has_channels(entry: Command) -> bool:
 def _options(words: list[bytes], at: int) -> Iterator[tuple[bytes, range]]:
     """Each option from `at` on, upper-cased, and the places of its words, the number of them left out."""
     while at < len(words):
-        option = words[at].upper()
+        option = words[at][:NAME_BYTES].upper()
         operands = _OPERANDS.get(option, 0)
         at += 1
         if operands == "n":
             at += option == b"TAGS" and words[at : at + 1] != [] and not words[at].isdigit()  # ANY or ALL
             number = words[at] if at < len(words) else b""
-            operands = int(number) if number.isdigit() and len(number) < 10 else 0
+            operands = int(number) if len(number) < 10 and number.isdigit() else 0
             at += 1
         assert isinstance(operands, int)
         yield option, range(at, min(at + operands, len(words)))

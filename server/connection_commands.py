@@ -10,7 +10,7 @@ from .acl import decoded
 from .arguments import integer
 from .client_line import client_line
 from .commands import command, container
-from .errors import CommandError, syntax_error
+from .errors import CommandError, shown_word, syntax_error
 from .info import REDIS_VERSION
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def hello(ctx: Client, args: list[bytes]) -> dict[str, Any]:
             name = _client_name(args[at + 1])
             at += 2
         else:
-            raise CommandError(f"Syntax error in HELLO option '{args[at].decode('utf-8', 'replace')}'")
+            raise CommandError(f"Syntax error in HELLO option '{shown_word(args[at], 'replace')}'")
     if user is not None:
         ctx.server.acl.log_in(ctx, user[0], user[1], b"HELLO")
     if not ctx.authenticated:
@@ -295,7 +295,7 @@ def client_list(ctx: Client, args: list[bytes]) -> Verbatim:
 def _client_type(word: bytes) -> str:
     kind = word.lower().decode("utf-8", "replace")
     if kind not in ("normal", "master", "slave", "replica", "pubsub"):
-        raise CommandError(f"Unknown client type '{word.decode('utf-8', 'replace')}'")
+        raise CommandError(f"Unknown client type '{shown_word(word, 'replace')}'")
     return kind
 
 

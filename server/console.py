@@ -23,12 +23,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from . import console_facts, console_memories, console_status
@@ -47,6 +49,10 @@ _MOST_CONNECTIONS = 128
 _PATIENCE_S = 20
 # Of a form that a stranger may send.
 _LOGIN_BYTES = 16 << 10
+# So much is taken of a connection in a turn of the loop: of a body in one-byte chunks that is a millisecond.
+_TURN_BYTES = 1 << 10
+# So much may come behind an answer that did not wait for all of the body.
+_BEHIND_BYTES = 8 << 20
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _SECURITY = (
     (
@@ -74,14 +80,22 @@ class _Http(uvicorn.Server):
 
 class _Connection(H11Protocol):
     """One connection, which asks something and takes of the answer within _PATIENCE_S or is closed; never more than
-    _MOST_CONNECTIONS. One more takes the place of that which has asked nothing for longest."""
+    _MOST_CONNECTIONS. One more takes the place of that which has asked nothing for longest.
+
+    What it sends is taken by and by, for h11 makes an event of every chunk. An answer that did not wait for the whole
+    body is the last one: what still comes is dropped, since who is still sending would not read of a connection reset.
+    """
 
     _done: object = None  # the request that was answered last
     _left = 0  # bytes that the browser did not take
     _idle_since = 0.0
+    _may_drop = 0  # bytes, once what comes is dropped
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._sent = bytearray()  # and not yet taken
+        self._takes = False  # in the next turn
+        self.flow = FlowControl(self)  # type: ignore[arg-type]  # for its two methods below
         if len(self.connections) > _MOST_CONNECTIONS:
             others = [each for each in self.connections if isinstance(each, _Connection) and each is not self]
             idle = [each for each in others if each.is_idle]
@@ -94,6 +108,46 @@ class _Connection(H11Protocol):
         self._idle_since = self.loop.time()
         self.loop.call_later(_PATIENCE_S, self._look)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._sent.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._may_drop:
+            self._may_drop -= len(data)
+            if self._may_drop <= 0:
+                self.transport.abort()
+            return
+        self._sent += data
+        self._go_on()
+
+    def pause_reading(self) -> None:
+        """For h11: it has a request, or a part of a body, that is to be looked at first."""
+
+    def resume_reading(self) -> None:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take what was sent, in turns of the loop, or read more."""
+        if self.transport.is_closing():
+            return
+        if self._sent or self.flow.read_paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+        if self._sent and not self._takes:
+            self._takes = True
+            self.loop.call_soon(self._take)
+
+    def _take(self) -> None:
+        self._takes = False
+        if not self.flow.read_paused and not self.transport.is_closing():
+            piece = bytes(self._sent[:_TURN_BYTES])
+            del self._sent[:_TURN_BYTES]
+            if piece:
+                super().data_received(piece)
+            self._go_on()
+
     @property
     def is_idle(self) -> bool:
         """Whether it has no request that waits for its answer."""
@@ -101,7 +155,12 @@ class _Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         self._idle_since = self.loop.time()
+        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+            self._may_drop = _BEHIND_BYTES
+            self._sent.clear()
+            self.transport.write_eof()
         super().on_response_complete()
+        self._go_on()
 
     def _look(self) -> None:
         if self.transport.is_closing():

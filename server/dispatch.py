@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..index.errors import BadMemory
 from ..protocol.reply import QUEUED, ErrorReply, Replies
+from .arguments import NAME_BYTES
 from .audit import READS
 from .commands import TABLE, Command
-from .errors import CommandError
+from .errors import ERROR_CHARS, CommandError
 
 if TYPE_CHECKING:
     from .client import Client
@@ -31,6 +32,18 @@ _ANY_WORDS = frozenset({"mem.madd"})
 # counted: they have no more.
 _MOST_BYTES = 32 << 20
 _FEW = 32
+# The commands that may: those that take texts, vectors, ids, metadata, messages or a payload, or any number of keys or
+# channels. The words of the others are names, numbers and patterns, which are decoded and compared.
+_TAKES_LONG = frozenset(
+    (
+        "ping echo publish subscribe unsubscribe psubscribe punsubscribe pubsub|numsub"
+        " del unlink exists touch watch restore"
+        " mem.add mem.madd mem.get mem.mget mem.del mem.setmeta mem.delmeta mem.expire mem.verify mem.scan mem.list"
+        " mem.forget mem.search mem.vsearch mem.query mem.explain mem.recall mem.analyze mem.consult"
+        " mem.fact mem.facts mem.invalidate mem.entity"
+    ).split()
+)
+_MOST_BYTES_OF_OTHERS = 1 << 20
 # Of a record beside text, id, metadata and tags: its vector, and the command's own words.
 _OTHER_BYTES = 1 << 20
 # What a word takes beside its bytes, about: the object, and its place in a list.
@@ -50,11 +63,6 @@ _SPELLINGS_MAX = 4096
 _HTTP = frozenset({b"post", b"host:"})
 
 
-_ERROR_CHARS = 1024
-# More than any command's name has: of a longer word it is enough to look at so much.
-_NAME_BYTES = 64
-
-
 class CrossProtocol(Exception):
     """The peer speaks HTTP: the connection is to be closed, and nothing else of it is run."""
 
@@ -65,7 +73,7 @@ class Paused(Exception):
 
 def find(args: list[bytes]) -> Command:
     """The table's entry for `args`; raises CommandError."""
-    name = args[0][:_NAME_BYTES]
+    name = args[0][:NAME_BYTES]
     entry = TABLE.get(name.lower().decode("latin-1"))
     if entry is None:
         if name.lower() in _HTTP:
@@ -79,7 +87,7 @@ def find(args: list[bytes]) -> Command:
         if entry.handler is not None:
             return entry
         raise wrong_arity(entry)
-    sub = entry.subcommands.get(args[1][:_NAME_BYTES].lower().decode("latin-1"))
+    sub = entry.subcommands.get(args[1][:NAME_BYTES].lower().decode("latin-1"))
     if sub is None:
         word = args[1][:128].decode("utf-8", "replace")
         raise CommandError(f"unknown subcommand '{word}'. Try {entry.name.upper()} HELP.")
@@ -112,7 +120,7 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         if not entry.arity_ok(len(args)):
             raise wrong_arity(entry)
         name = entry.name
-        if len(args) > _FEW or ctx.has_long_words:
+        if len(args) > _FEW or ctx.has_long_words or name not in _TAKES_LONG:
             _check_size(ctx, name, args)
         if name not in ctx.granted:
             server.acl.check(ctx, entry, args)
@@ -143,7 +151,7 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         ctx.has_long_words = False
         if entry is not None:
             server.observer.times.rejected[entry.name] += 1
-        if args[0][:_NAME_BYTES].lower() == b"exec":
+        if args[0][:NAME_BYTES].lower() == b"exec":
             ctx.discard_transaction()
             reason = error.message if error.code == "ERR" else error.wire
             error = CommandError(f"Transaction discarded because of: {reason}", "EXECABORT")
@@ -165,17 +173,17 @@ def _check_size(ctx: Client, name: str, args: list[bytes]) -> None:
     most = config["max-command-words"]
     if len(args) > most and name not in _ANY_WORDS:
         raise CommandError(f"a command of {len(args)} words exceeds max-command-words ({most}); send it as several")
-    what = "command"
+    what, most = "command", _MOST_BYTES if name in _TAKES_LONG else _MOST_BYTES_OF_OTHERS
     if name in _ANY_WORDS:
         what, size = "word", max(map(len, args)) if has_long_words else 0
     else:
         size = sum(map(len, args))
     if name == "restore":
         size -= len(args[3])
-    if size > _MOST_BYTES:
-        most = max(_MOST_BYTES, config["mem-max-text-bytes"] + config["mem-max-meta-bytes"] + _OTHER_BYTES)
-        if size > most:
-            raise CommandError(f"a {what} of {size} bytes exceeds the {most} that '{name}' takes")
+    if size > most and name in _TAKES_LONG:
+        most = max(most, config["mem-max-text-bytes"] + config["mem-max-meta-bytes"] + _OTHER_BYTES)
+    if size > most:
+        raise CommandError(f"a {what} of {size} bytes exceeds the {most} that '{name}' takes")
 
 
 def _queue(ctx: Client, entry: Command, args: list[bytes]) -> None:
@@ -240,8 +248,8 @@ def error_reply(ctx: Client, name: str, error: BaseException) -> ErrorReply:
 
 def _error(ctx: Client, code: str, message: str) -> ErrorReply:
     ctx.server.stats.error_codes[code] += 1
-    if len(message) > _ERROR_CHARS:  # it shows a word that the client sent
-        message = message[:_ERROR_CHARS] + "..."
+    if len(message) > ERROR_CHARS:  # it shows a word that the client sent
+        message = message[:ERROR_CHARS] + "..."
     return ErrorReply(f"{code} {message}")
 
 

@@ -18,6 +18,7 @@ from .base import Frozen, freeze
 from .commands import command
 from .entries import Drop, Restore
 from .errors import CommandError, syntax_error
+from .names import check_name
 from .payload import PayloadDamaged, dump, load, pieces
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def _read_order(ctx: Client, args: list[bytes]) -> _Order:
                 raise syntax_error()
     replace = b"REPLACE" in options
     _refuse_busy(ctx, args[0], replace=replace)
+    check_name(args[0], "key")
     deadline = integer(args[1])
     if deadline < 0:
         raise CommandError("Invalid TTL value, must be >= 0")

@@ -20,7 +20,7 @@ from .aside import change
 from .commands import command
 from .embedded import write_with_vectors
 from .entries import DropEntity, Entry, PutEntity, Remove, Retell
-from .errors import CommandError
+from .errors import CommandError, shown_word
 from .fact_maps import FactRow, fact_at, fact_map, fact_row, fact_slots, read_page
 from .fact_words import characters
 from .memory_commands import find
@@ -235,7 +235,9 @@ def _entries(
             continue
         for holder, _ in entities.lookup(alias, found.type):
             if holder.number not in (found.number, other.number if other is not None else 0):
-                raise CommandError(f"'{_shown(alias)}' already names another {found.type.decode()}; MERGE joins them")
+                raise CommandError(
+                    f"'{shown_word(alias)}' already names another {found.type.decode()}; MERGE joins them"
+                )
         names[alias] = None
     had, own = len(found.aliases), tuple(names)[1:]
     if other is not None:
@@ -259,12 +261,12 @@ def _other(entities: Entities, asked: _Asked, resolved: Resolved) -> Entity:
     """The entity that MERGE names, to be joined to the one found."""
     assert asked.other is not None
     if resolved.how == "created":
-        raise CommandError(f"no such entity '{_shown(asked.name)}'")
+        raise CommandError(f"no such entity '{shown_word(asked.name)}'")
     found = entities.lookup(asked.other, resolved.entity.type)
     if not found:
         if entities.lookup(asked.other):
             raise CommandError("entities of different types never merge")
-        raise CommandError(f"no such entity '{_shown(asked.other)}'")
+        raise CommandError(f"no such entity '{shown_word(asked.other)}'")
     if found[0][0].number == resolved.entity.number:
         raise CommandError("an entity cannot be merged with itself")
     return found[0][0]
@@ -498,7 +500,3 @@ def _breadth_first(
         frontier = {node for row in rows for node in ends.of(row.fact)} - reached
         reached |= frontier
     return found
-
-
-def _shown(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")

@@ -19,6 +19,17 @@ class CommandError(Exception):
         return f"{self.code} {self.message}"
 
 
+#: So much of an error's message is sent.
+ERROR_CHARS = 1024
+# A character has four bytes at most.
+_SHOWN_BYTES = 4 * ERROR_CHARS
+
+
+def shown_word(word: bytes, errors: str = "surrogateescape") -> str:
+    """A client's word for an error's message; of one that is too long to be sent, no more than is sent."""
+    return word[:_SHOWN_BYTES].decode("utf-8", errors)
+
+
 def syntax_error() -> CommandError:
     return CommandError("syntax error")
 

@@ -26,7 +26,7 @@ from .commands import command
 from .embedded import Vectors, spoken, widened, write_with_vectors
 from .entity_commands import Ends, embedding_name, put_entity, resolving, unit_vector
 from .entries import Entry, Invalidate, Put
-from .errors import CommandError, syntax_error
+from .errors import CommandError, shown_word, syntax_error
 from .fact_maps import FactRow, fact_at, fact_map, fact_slots, read_page
 from .fact_words import FactDraft, check_times, read_fact
 from .memory_commands import find
@@ -131,7 +131,7 @@ def _check_ids(memory: Memory, draft: FactDraft, now: int) -> None:
             kind = view.kind(slot)
             if kind != FACT:
                 held = "a note" if kind == NOTE else "an episode"
-                raise CommandError(f"id '{draft.id.decode('utf-8', 'surrogateescape')}' is held by {held}")
+                raise CommandError(f"id '{shown_word(draft.id)}' is held by {held}")
     if draft.supersedes is not None and draft.stood is None:
         if fact_at(memory, draft.supersedes, now) is None:
             raise CommandError("no such fact")
@@ -363,7 +363,7 @@ def invalidate(ctx: Client, args: list[bytes]) -> int:
         key = Key(old.fact.subject, old.fact.predicate, old.fact.object, old.valid_until)
         same = memory.facts.same(key, old.fact.entity_type, ctx.now, old.id)
         if same is not None:
-            raise CommandError(f"fact '{same.decode('utf-8', 'surrogateescape')}' says the same")
+            raise CommandError(f"fact '{shown_word(same)}' says the same")
     ctx.server.commit(Invalidate(args[0], old.id, invalid_at, superseded_by, ctx.now))
     ctx.server.announce(args[0], b"invalidate " + old.id)
     return 1
@@ -400,7 +400,9 @@ def facts(ctx: Client, args: list[bytes]) -> Any:
         if option == b"TEXT":
             text = words.next()
         elif option == b"ENTITY":
-            name = words.next()
+            name, most = words.next(), ctx.server.config["mem-max-text-bytes"]
+            if len(name) > most:
+                raise CommandError(f"ENTITY exceeds mem-max-text-bytes ({most})")
         elif option == b"ASOF":
             as_of = words.time()
         elif option == b"KNOWNAT":

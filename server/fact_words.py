@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .config import Config
 
 _OBJECT_CHARS = 500
+# With the spaces around it. One that is far too long is not looked at.
+_OBJECT_BYTES = 16 * _OBJECT_CHARS
 _ASCII_PUNCTUATION = frozenset(string.punctuation)
 
 
@@ -63,12 +65,13 @@ def read_fact(words: Words, config: Config, now: int) -> FactDraft:
     limit = config["mem-max-text-bytes"]
     if len(subject) + len(predicate) > limit:  # before they are looked at
         raise CommandError(f"text exceeds mem-max-text-bytes ({limit})")
-    draft = FactDraft(entity_name(subject), predicate_words(predicate), object_words(spoken))
+    told = object_words(spoken) if len(spoken) <= _OBJECT_BYTES else spoken
+    draft = FactDraft(entity_name(subject), predicate_words(predicate), told)
     if not (draft.subject and draft.predicate and draft.object):
         raise CommandError("subject, predicate and object must not be empty")
     if config["mem-fact-subjects"] == "user" and draft.subject != b"user":
         raise CommandError("subject must be 'user' (mem-fact-subjects user)")
-    if characters(draft.object) > _OBJECT_CHARS:
+    if len(draft.object) > _OBJECT_BYTES or characters(draft.object) > _OBJECT_CHARS:
         raise CommandError(f"object exceeds {_OBJECT_CHARS} characters")
     if len(draft.subject) + len(draft.predicate) + len(draft.object) + 2 > limit:
         raise CommandError(f"text exceeds mem-max-text-bytes ({limit})")

@@ -30,6 +30,8 @@ _OPEN = "loading stale"
 
 # Ten times as many as there are: the same one named a million times would be gigabytes of reply.
 _MOST_NAMES = 1_000
+# 5 microseconds each.
+_MOST_KEYS = 1_000
 
 
 @command("COMMAND", arity=-1, flags=_OPEN, usage="COMMAND", complexity="O(commands)", group="server")
@@ -153,7 +155,10 @@ def _keys_in(words: list[bytes]) -> list[Key]:
         raise CommandError("The command has no key arguments")
     if not entry.arity_ok(len(words)):
         raise CommandError("Invalid number of arguments specified for command")
-    return keys_of(entry, words)
+    keys = keys_of(entry, words)
+    if len(keys) > _MOST_KEYS:
+        raise CommandError(f"more than {_MOST_KEYS} keys; ask with fewer at a time")
+    return keys
 
 
 def _named(word: bytes) -> Command | None:

@@ -10,20 +10,18 @@ import random
 import re
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.encoder import encode
-from ..protocol.reply import OK, Encoded, SimpleString
+from ..protocol.reply import OK, SimpleString
 from .arguments import Words, integer
 from .commands import command
 from .entries import Copy, Drop, ExpireKey, Flush, Rename
 from .errors import CommandError, syntax_error
-from .glob import Glob, compile_glob
+from .glob import compile_glob
+from .names import affordable, check_name, matching
 
 if TYPE_CHECKING:
     from .client import Client
 
 _INT64_MAX = (1 << 63) - 1
-# KEYS looks at so many keys on the loop, in about 200 microseconds; with more a thread does, and encodes the reply.
-_KEYS_INLINE = 1000
 # COUNT is a hint: a page of so many keys takes about 2 milliseconds, a longer one would keep the others waiting.
 _SCAN_PAGE_MAX = 10_000
 
@@ -339,6 +337,7 @@ def rename(ctx: Client, args: list[bytes]) -> SimpleString:
     if not _exists(ctx, key):
         raise CommandError("no such key")
     if to != key:
+        check_name(to, "key")
         _exists(ctx, to)  # what is due goes as expired, not as overwritten
         ctx.server.commit(Rename(key, to))
         ctx.server.backfill.add(to)
@@ -361,6 +360,7 @@ def renamenx(ctx: Client, args: list[bytes]) -> int:
         raise CommandError("no such key")
     if _exists(ctx, to):
         return 0
+    check_name(to, "key")
     ctx.server.commit(Rename(key, to))
     ctx.server.backfill.add(to)
     return 1
@@ -398,6 +398,7 @@ def copy(ctx: Client, args: list[bytes]) -> int:
         raise CommandError("source and destination objects are the same")
     if not _exists(ctx, key) or (_exists(ctx, to) and not replace):
         return 0
+    check_name(to, "key")
     ctx.server.commit(Copy(key, to))
     ctx.server.eviction.use_keys(ctx, [key, to])
     ctx.server.backfill.add(to)
@@ -416,16 +417,7 @@ def dbsize(ctx: Client, args: list[bytes]) -> int:
 @command("KEYS", arity=2, flags="readonly", usage="KEYS pattern", complexity="O(keys)", group="generic")
 def keys(ctx: Client, args: list[bytes]) -> Any:
     """List the keys that match a glob pattern, oldest first. SCAN does so in pages."""
-    found = ctx.server.keyspace.keys(ctx.now)
-    matches = None if args[0] == b"*" else compile_glob(args[0]).fullmatch
-
-    def matching() -> list[bytes]:
-        return found if matches is None else [key for key in found if matches(key)]
-
-    if len(found) <= _KEYS_INLINE:
-        return matching()
-    proto = ctx.proto
-    return ctx.background(lambda: Encoded(encode(matching(), proto)))
+    return matching(ctx, ctx.server.keyspace.keys(ctx.now), args[0])
 
 
 @command(
@@ -437,7 +429,7 @@ def keys(ctx: Client, args: list[bytes]) -> Any:
     group="generic",
     options=[
         "MATCH pattern: only keys that match the glob pattern; a page may then be empty before the end",
-        "COUNT count: about how many keys to look at, 10000 at most (10)",
+        "COUNT count: about how many keys to look at, 10000 at most (10), or as many as match in some milliseconds",
         "TYPE type: only keys of this type, of which there is one, memory",
     ],
 )
@@ -449,12 +441,12 @@ def scan(ctx: Client, args: list[bytes]) -> list[Any]:
     if not _CURSOR.match(args[0]) or (cursor := int(args[0])) > 2 * _INT64_MAX + 1:
         raise CommandError("invalid cursor")
     count, of_type = 10, True
-    pattern: Glob | None = None
+    pattern = b"*"
     words = Words(args, 1)
     while words:
         match words.option():
             case b"MATCH":
-                pattern = compile_glob(words.next())
+                pattern = words.next()
             case b"COUNT":
                 count = words.integer()
                 if count < 1:
@@ -463,11 +455,13 @@ def scan(ctx: Client, args: list[bytes]) -> list[Any]:
                 of_type = words.next().lower() == b"memory"
             case _:
                 raise syntax_error()
-    # No serial is beyond 64 bits; a cursor that is, is past the end.
-    following, page = ctx.server.keyspace.order.page(min(cursor, _INT64_MAX), min(count, _SCAN_PAGE_MAX))
-    found = [
-        key for key in page if of_type and (pattern is None or pattern.fullmatch(key)) and _exists(ctx, key)
-    ]
+    matches = None if pattern == b"*" else compile_glob(pattern).fullmatch
+    order = ctx.server.keyspace.order
+    cursor = min(cursor, _INT64_MAX)  # no serial is beyond 64 bits; a cursor that is, is past the end
+    following, page = order.page(cursor, min(count, _SCAN_PAGE_MAX))
+    if (fewer := affordable(page, pattern)) < len(page):
+        following, page = order.page(cursor, fewer)
+    found = [key for key in page if of_type and (matches is None or matches(key)) and _exists(ctx, key)]
     return [str(following), found]
 
 

@@ -70,7 +70,7 @@ def latency_reset(ctx: Client, args: list[bytes]) -> int:
 )
 def latency_histogram(ctx: Client, args: list[bytes]) -> dict[str, Any]:
     """Show how many calls of each command took at most 1, 2, 4, 8, 16, 33, .. microseconds."""
-    wanted = {name for word in args for name in _names(_text(word).lower())}
+    wanted = {name for word in set(args) for name in _names(_text(word).lower())}
     return {
         name: {"calls": times.tracked, "histogram_usec": times.histogram()}
         for name, times in ctx.server.observer.times.all()

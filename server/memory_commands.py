@@ -16,6 +16,7 @@ from .commands import command
 from .embedding import EmbedderError, Model, model_of
 from .entries import Configure, Create, Entry, Switch
 from .errors import CommandError, syntax_error
+from .names import check_name
 
 if TYPE_CHECKING:
     from .client import Client
@@ -201,6 +202,7 @@ def create(ctx: Client, args: list[bytes]) -> Any:
         raise CommandError("DIM is required for a VECTOR or HYBRID index")
     if ctx.server.keyspace.get(args[0], ctx.now) is not None:
         raise CommandError("memory index already exists")
+    check_name(args[0], "key")
     ctx.server.commit(Create(args[0], settings, ctx.now))
     return OK
 

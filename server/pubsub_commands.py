@@ -7,19 +7,21 @@ any other, so a subscribed client may send little else (dispatch.py); on RESP3 i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..protocol.reply import Push, Replies
 from .commands import command, container
 from .errors import CommandError
-from .glob import check_glob, compile_glob
+from .glob import bytes_to_compile, check_glob, ns_per_byte
+from .names import NAME_MAX, NS_MAX, check_name, matching
 
 if TYPE_CHECKING:
     from .client import Client
 
 _SUBSCRIBES = "pubsub noscript loading stale"
-# As many names as take two milliseconds or three.
+# As many names as take two milliseconds or three, and as much of patterns as takes 20 to compile.
 _AT_ONCE = 500
+_COMPILED_AT_ONCE = 8192
 _LISTS = "pubsub loading stale"
 
 
@@ -33,6 +35,8 @@ _LISTS = "pubsub loading stale"
 )
 def subscribe(ctx: Client, args: list[bytes]) -> Replies:
     """Listen to channels."""
+    for channel in args:
+        check_name(channel, "channel")
     ctx.check_names(ctx.channels, args, "channels")
     return _confirm_each(ctx, b"subscribe", args, ctx.server.pubsub.subscribe)
 
@@ -47,9 +51,16 @@ def subscribe(ctx: Client, args: list[bytes]) -> Replies:
 )
 def psubscribe(ctx: Client, args: list[bytes]) -> Replies:
     """Listen to all channels that match a glob pattern."""
+    for pattern in args:  # one that is refused refuses the command, before anything of it is done
+        check_name(pattern, "pattern")
+        check_glob(pattern)
     ctx.check_names(ctx.patterns, args, "patterns")
-    for pattern in args:
-        check_glob(pattern)  # one that is refused refuses the command, before anything of it is done
+    ns = ctx.patterns.ns + sum(map(ns_per_byte, set(args) - ctx.patterns))
+    if ns > NS_MAX:
+        raise CommandError(
+            f"the patterns of one connection would take {ns * NAME_MAX // 1_000_000} ms to match at worst,"
+            f" which exceeds {NS_MAX * NAME_MAX // 1_000_000}; those with one * or none count for nothing"
+        )
     return _confirm_each(ctx, b"psubscribe", args, ctx.server.pubsub.subscribe_pattern)
 
 
@@ -82,16 +93,36 @@ def punsubscribe(ctx: Client, args: list[bytes]) -> Replies:
 def _confirm_each(ctx: Client, kind: bytes, names: list[bytes], change: Callable[[Client, bytes], None]) -> Replies:
     """Apply `change` to each name; each reply says how many subscriptions there are by then. Of very many names, the
     rest are the connection's next commands: others have their turn between."""
-    if len(names) > _AT_ONCE and ctx.connection is not None and not ctx.in_exec:
-        starts = range(_AT_ONCE, len(names), _AT_ONCE)
-        ctx.connection.rest = [[kind, *names[start : start + _AT_ONCE]] for start in reversed(starts)]
-        names = names[:_AT_ONCE]
+    if ctx.connection is not None and not ctx.in_exec:
+        names, *rest = _turns(names)
+        if rest:
+            ctx.connection.rest = [[kind, *part] for part in reversed(rest)]
     replies = []
     for name in names:
         change(ctx, name)
         replies.append(Push((kind, name, _subscriptions(ctx))))
     # An UNSUBSCRIBE with nothing to end still answers, or its client would wait for ever.
     return Replies(replies or [Push((kind, None, _subscriptions(ctx)))])
+
+
+def _turns(names: list[bytes]) -> list[list[bytes]]:
+    """The names of each turn of the loop, in their order; one turn at least."""
+    turns: list[list[bytes]] = []
+    for start in range(0, len(names) or 1, _AT_ONCE):
+        turns.append(names[start : start + _AT_ONCE])
+        sizes = list(map(bytes_to_compile, turns[-1]))
+        if sum(sizes) <= _COMPILED_AT_ONCE:
+            continue
+        turn: list[bytes] = []
+        left = _COMPILED_AT_ONCE
+        for name, size in zip(turns.pop(), sizes, strict=True):
+            if turn and size > left:
+                turns.append(turn)
+                turn, left = [], _COMPILED_AT_ONCE
+            turn.append(name)
+            left -= size
+        turns.append(turn)
+    return turns
 
 
 def _subscriptions(ctx: Client) -> int:
@@ -108,6 +139,7 @@ def _subscriptions(ctx: Client) -> int:
 )
 def publish(ctx: Client, args: list[bytes]) -> int:
     """Send a message to all that listen to a channel; reply with how many times it was sent."""
+    check_name(args[0], "channel")
     return ctx.server.pubsub.publish(args[0], args[1])
 
 
@@ -122,17 +154,13 @@ container("PUBSUB", summary="Look at channels and their subscribers.", group="pu
     complexity="O(channels)",
     group="pubsub",
 )
-def pubsub_channels(ctx: Client, args: list[bytes]) -> list[bytes]:
+def pubsub_channels(ctx: Client, args: list[bytes]) -> Any:
     """List the channels that have subscribers, those that match a glob pattern where one is given."""
     if len(args) > 1:
         raise CommandError(
             "unknown subcommand or wrong number of arguments for 'CHANNELS'. Try PUBSUB HELP."  # Redis's words
         )
-    channels = ctx.server.pubsub.channels
-    if not args:
-        return list(channels)
-    matches = compile_glob(args[0]).fullmatch
-    return [channel for channel in channels if matches(channel)]
+    return matching(ctx, list(ctx.server.pubsub.channels), args[0] if args else b"*")
 
 
 @command(

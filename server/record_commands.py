@@ -31,7 +31,7 @@ from .content_ids import read_with_texts, write_with_texts
 from .dedup import with_near
 from .embedded import Vectors, widened, write_with_vectors
 from .entries import Entry, Put, Remove, SetDeadline, SetMeta
-from .errors import CommandError, syntax_error
+from .errors import CommandError, shown_word, syntax_error
 from .fact_maps import fact_map
 from .filter_words import read_filter
 from .memory_commands import find
@@ -250,8 +250,7 @@ class Batch:
             record_id, next_id = b"%d" % number, number + 1
         old = self._existing(record_id)
         if old is not None and old.extra is not None and old.extra.kind == FACT:
-            shown = record_id.decode("utf-8", "surrogateescape")
-            raise CommandError(f"id '{shown}' is held by a fact; MEM.FACT writes it")
+            raise CommandError(f"id '{shown_word(record_id)}' is held by a fact; MEM.FACT writes it")
         if draft.condition and (draft.condition == b"XX") == (old is None):
             raise CommandError("record existence condition not met")
         limit = config["mem-max-records"]

@@ -47,7 +47,7 @@ from .rewrite import Rewriter
 from .sd_notify import Notifier
 from .stats import Stats
 from .tls import Tls
-from .trim import Trimmer, trim
+from .trim import Trimmer, share_heap, trim
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -577,6 +577,7 @@ def run(config: Config) -> int:
     """Run a server to its end; the process's exit code."""
     from . import command_modules  # noqa: F401 - fills the command table
 
+    share_heap()
     # A thread that scans hands the interpreter over after so long when the loop asks for it; Python's own 5 ms would
     # be a PING's.
     sys.setswitchinterval(0.0005)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
+import h11
 import pytest
 from console_demo import CHROMIUM, DRIVER, PASSWORD, as_device, browser, console, fill, wire_to
 from durable import eventually
@@ -435,6 +436,79 @@ def test_one_more_connection_takes_the_place_of_an_idle_one(
         visitor("/")  # nobody else's answer is broken off for it
     assert stream.readline() == b"retry: 3000\n"
     stream.close()
+
+
+def test_a_body_is_read_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch, stranger: Visitor) -> None:
+    """Of one-byte chunks a few kilobytes are hundreds of events: the loop takes others in between."""
+    sizes: list[int] = []
+    receive = h11.Connection.receive_data
+
+    def counted(self: h11.Connection, data: bytes) -> None:
+        sizes.append(len(data))
+        receive(self, data)
+
+    monkeypatch.setattr(h11.Connection, "receive_data", counted)
+    body = f"user=default&password={PASSWORD}&next=/".encode()
+    chunks = b"".join(b"1;%s\r\n%c\r\n" % (b"x" * 400, byte) for byte in body) + b"0\r\n\r\n"
+    asking = socket.create_connection(("127.0.0.1", stranger.port), timeout=PATIENCE_S)
+    head = f"POST /login HTTP/1.1\r\nHost: localhost:{stranger.port}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    follows = f"GET /console.css HTTP/1.1\r\nHost: localhost:{stranger.port}\r\nConnection: close\r\n\r\n"
+    asking.sendall(head.encode() + chunks + follows.encode())
+    answers = all_of(asking)
+    assert answers.startswith(b"HTTP/1.1 303 ") and b"HTTP/1.1 200 " in answers
+    assert max(sizes) <= 1024 and sum(sizes) == len(head) + len(chunks) + len(follows)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ("GET /login", 200),
+        ("POST /login", 413),
+        ("GET /nowhere", 404),
+        ("POST /console.css", 405),
+        ("POST /logout", 403),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 16_000])
+def test_what_comes_of_a_body_behind_the_answer_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, stranger: Visitor, asked: str, status: int, size: int
+) -> None:
+    """The answer is the last of its connection; what is still sent is no body, nor the next request."""
+    asking = socket.create_connection(("127.0.0.1", stranger.port), timeout=PATIENCE_S)
+    head = f"{asked} HTTP/1.1\r\nHost: localhost:{stranger.port}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    asking.sendall(head.encode())
+    chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
+    if status == 413:
+        asking.sendall(chunk * (16_384 // size + 1))
+    answer = all_of(asking)
+    assert answer.startswith(b"HTTP/1.1 %d " % status) and answer.count(b"HTTP/1.1 ") == 1
+    fed = []
+    monkeypatch.setattr(h11.Connection, "receive_data", lambda self, data: fed.append(data))
+    asking.sendall(chunk * (100_000 // len(chunk)) + b"0\r\n\r\n" + head.encode())
+    asking.shutdown(socket.SHUT_WR)
+    assert asking.recv(1) == b"" and not fed
+    asking.close()
+
+
+def test_a_body_without_end_is_cut_off(stranger: Visitor, server: Running) -> None:
+    asking = socket.create_connection(("127.0.0.1", stranger.port), timeout=PATIENCE_S)
+    head = f"GET /login HTTP/1.1\r\nHost: localhost:{stranger.port}\r\nContent-Length: 99999999999\r\n\r\n"
+    asking.sendall(head.encode())
+    assert all_of(asking).startswith(b"HTTP/1.1 200 ")
+    with pytest.raises(OSError):
+        while True:
+            asking.sendall(bytes(1 << 20))
+    connections = server.server.console._http.server_state.connections
+    eventually(lambda: not connections)
+    asking.close()
+
+
+def all_of(asking: socket.socket) -> bytes:
+    """What comes until the other end has nothing more to say."""
+    answer = b""
+    while data := asking.recv(1 << 16):
+        answer += data
+    return answer
 
 
 @pytest.mark.parametrize(
