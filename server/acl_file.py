@@ -1,6 +1,6 @@
 """Users in a file: `aclfile`, one per line as ACL LIST shows them, and the `user` lines of the config file.
 
-Rule 1: a file with an error is not loaded at all; every error is said, with its line.
+Rule 1: a file with an error is not loaded at all; the first errors are said, with their lines, and how many there are.
 Rule 2: ACL SAVE replaces the file at once, or leaves it: whole in a new file, synced, renamed over the old one. The new
         one is as readable as the old one was; one that was not there only for the server's user.
 Rule 3: what an error says goes to the log, so it shows no rule but the name of an unknown command.
@@ -20,6 +20,8 @@ from .config_rewrite import Users, replace_file
 
 log = logging.getLogger("recalld")
 
+# So many errors of a file fit into a reply.
+_SHOWN = 10
 _NOTHING_CHANGED = "WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
 
 
@@ -60,6 +62,8 @@ class AclFile:
                 if isinstance(error, TooManyUsers):
                     break
         if errors:
+            if len(errors) > _SHOWN:
+                errors[_SHOWN:] = [f"And {len(errors) - _SHOWN} more."]
             raise AclFileError(" ".join([*errors, _NOTHING_CHANGED]))
         return users
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -88,7 +88,7 @@ class _Connection(H11Protocol):
 
     _done: object = None  # the request that was answered last
     _left = 0  # bytes that the browser did not take
-    _idle_since = 0.0
+    _idle_since = 0.0  # not the loop's time, which is one for all that it accepts in a turn
     _may_drop = 0  # bytes, once what comes is dropped
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -105,7 +105,7 @@ class _Connection(H11Protocol):
             longest = min(idle, key=lambda each: each._idle_since)
             self.connections.discard(longest)  # now: its end is told in a later turn of the loop
             longest.transport.abort()
-        self._idle_since = self.loop.time()
+        self._idle_since = time.monotonic()
         self.loop.call_later(_PATIENCE_S, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -154,8 +154,8 @@ class _Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def on_response_complete(self) -> None:
-        self._idle_since = self.loop.time()
-        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+        self._idle_since = time.monotonic()
+        if self.cycle is not None and self.cycle.more_body and not self.transport.is_closing():
             self._may_drop = _BEHIND_BYTES
             self._sent.clear()
             self.transport.write_eof()

@@ -20,7 +20,7 @@ class CommandError(Exception):
 
 
 #: So much of an error's message is sent.
-ERROR_CHARS = 1024
+ERROR_CHARS = 4096
 # A character has four bytes at most.
 _SHOWN_BYTES = 4 * ERROR_CHARS
 

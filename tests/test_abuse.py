@@ -17,12 +17,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from conftest import NOT_COMPILED
 from durable import eventually
 from harness import Process, Wire, WireError, Word, pack
 from recalld.server import command_modules  # noqa: F401
 from recalld.server.categories import every_command
 from recalld.server.commands import TABLE
 from recalld.server.dispatch import _TAKES_LONG
+from recalld.server.errors import ERROR_CHARS
 
 MB = 1 << 20
 
@@ -109,6 +111,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Abused]:
         wire("MEM.CREATE", "t", "MODE", "SEARCH")
         for n in range(12):
             wire("MEM.ADD", "t", "ID", f"i{n}", "TEXT", f"w{n} " * 12_000)
+        wire("MEM.QUERY", "k", "TEXT", "word1 word2", "FILTER", "f", "GT", "5")
+        if not NOT_COMPILED:  # the loops that it wants: they weigh more than what any test may take
+            eventually(lambda: any("compiled loops" in line for line in server.log))
         wire.close()
         yield server
         assert server.process.poll() is None
@@ -698,13 +703,13 @@ SHOWN: list[tuple[tuple[Word, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("command", "refusal"), SHOWN, ids=lambda value: " ".join(map(str, value))[:40])
+@pytest.mark.parametrize(("command", "refusal"), SHOWN, ids=[f"{words[0]}-{n}" for n, (words, _) in enumerate(SHOWN)])
 def test_of_a_long_word_an_error_reads_what_it_shows(roomy: Abused, command: tuple[Word, ...], refusal: str) -> None:
     with roomy.served(), roomy.growth_mb(80):  # the word itself, held once while it comes and once when it is whole
         wire = roomy.wire()
         error = wire.error(*command)
         assert error.startswith(refusal)
-        assert len(error) == 1031 or error == refusal
+        assert error == refusal or len(error) == len("ERR ") + ERROR_CHARS + len("...")
         assert wire("MEM.CARD", "k") == 0 and wire("PING") == "PONG"
         wire.close()
 
@@ -753,7 +758,7 @@ def test_long_words_that_are_taken(roomy: Abused) -> None:
     wire.close()
 
 
-@pytest.mark.parametrize("count, size", [(20, 31 << 20), (33, 1 << 20), (40, 900_000), (3000, 12_000)])
+@pytest.mark.parametrize("count, size", [(2, 31 << 20), (33, 1 << 20), (40, 900_000), (3000, 12_000)])
 def test_words_that_are_too_many_bytes_together(roomy: Abused, count: int, size: int) -> None:
     """Each of them may be as long, and the same may be said in several commands."""
     with roomy.served():
@@ -773,7 +778,7 @@ def test_an_error_shows_no_more_of_a_word_than_is_read(roomy: Abused) -> None:
     word = b"w" * (2 << 20)
     for behind in ((word, "x"), ("AT", word)):
         error = wire.error("MEM.ADD", "k", "TEXT", "x", *behind)
-        assert "wwwww" in error and error.endswith("...") and len(error) < 1100
+        assert "wwwww" in error and error.endswith("...") and len(error) < 4200
 
 
 def test_who_hangs_up_behind_a_long_word_is_answered(roomy: Abused) -> None:

@@ -113,6 +113,9 @@ def test_load_is_all_or_nothing(running: Start, path: Path) -> None:
     assert "SECRET" not in error
     assert error.endswith("WARNING: ACL errors detected, no change to the previously active ACL rules was performed")
     assert lines(wire) == before
+    path.write_text("user\n" * 15)
+    error = wire.error("ACL", "LOAD")
+    assert f"{path}:10: " in error and f"{path}:11:" not in error and " And 5 more. WARNING: ACL errors" in error
     path.unlink()
     assert wire.error("ACL", "LOAD") == f"ERR Error loading ACLs, opening file '{path}': No such file or directory"
     assert lines(wire) == before

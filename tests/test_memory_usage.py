@@ -189,16 +189,23 @@ def test_a_copy_is_half_of_both(tmp_path: Path) -> None:
 class TestTrimmer:
     def test_in_the_first_quiet_second(self) -> None:
         trimmer = Trimmer()
-        told = [trimmer.is_due(commands) for commands in (0, 5, 500, 900, 905, 910, 2000, 2019, 2020)]
+        told = [trimmer.is_due(commands, 0) for commands in (0, 5, 500, 900, 905, 910, 2000, 2019, 2020)]
         assert told == [False, False, False, False, True, False, False, True, False]
+
+    def test_after_one_large_command(self) -> None:
+        """What is given back thereby is no reason to do it again."""
+        trimmer = Trimmer()
+        megabytes = (50, 50, 50, 90, 90, 70, 70, 70, 70.5, 70.5, 20, 20, 15, 15)
+        told = [trimmer.is_due(0, int(each * 2**20)) for each in megabytes]
+        assert [n for n, due in enumerate(told) if due] == [1, 4, 11]
 
     def test_once_a_minute_if_there_is_none(self) -> None:
         trimmer = Trimmer()
-        assert [second for second in range(1, 200) if trimmer.is_due(1000 * second)] == [60, 120, 180]
+        assert [second for second in range(1, 200) if trimmer.is_due(1000 * second, 0)] == [60, 120, 180]
 
     def test_counters_that_begin_anew_are_no_rest(self) -> None:
         trimmer = Trimmer()
-        assert [trimmer.is_due(commands) for commands in (1000, 10, 11, 12)] == [False, False, True, False]
+        assert [trimmer.is_due(commands, 0) for commands in (1000, 10, 11, 12)] == [False, False, True, False]
 
     def test_what_threads_keep_for_queries_goes_too(self) -> None:
         with ThreadPoolExecutor(1) as pool:
