@@ -38,6 +38,9 @@ HIGH_WATER = 1 << 20
 # What is given to a TLS transport at once: as much as the socket's own transport below it takes before it says enough.
 TLS_PIECE = 1 << 16
 SLICE_MS = 2
+# A command of more words ends the slice: the clock is read at the beginning of a command only.
+LONG_WORDS = 1024
+FULL_READ_BYTES = 1 << 16
 # The input that is held is added up once so much has come: after each read it would be a fifteenth of a PING.
 MEASURE_BYTES = 1 << 16
 # Replies that may wait for threads per connection: a pipeline of slow queries is bounded by this, not by its length. A
@@ -153,6 +156,10 @@ class Connection(asyncio.Protocol):
         size = len(data)
         self.server.stats.input_bytes += size
         self.process()
+        if size >= FULL_READ_BYTES and not self.scheduled:
+            # uvloop goes on reading as long as reads are full, up to 32 times: what they bring waits for the next turn.
+            self.scheduled = True
+            self.server.loop.call_soon(self._resume)
         self.unmeasured_bytes += size
         if self.unmeasured_bytes > MEASURE_BYTES:
             self.unmeasured_bytes = 0
@@ -236,9 +243,8 @@ class Connection(asyncio.Protocol):
                 self._send(out, writes)
                 out, writes = [], []
                 out_bytes = 0
-            if not began:
-                began = client.now
-            elif client.now - began > SLICE_MS:
+            began = began or client.now
+            if client.now - began > SLICE_MS or len(args) > LONG_WORDS:
                 self.scheduled = True
                 self.server.loop.call_soon(self._resume)
                 break

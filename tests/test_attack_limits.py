@@ -26,6 +26,7 @@ from certificates import Authority
 from durable import eventually
 from harness import PATIENCE_S, Running, Wire, WireError, free_port, pack
 from recalld.protocol.parser import Parser
+from recalld.server import connection as connection_module
 
 MB = 1 << 20
 
@@ -291,6 +292,39 @@ def test_what_a_client_tells_itself_counts(own: tuple[str, ...]) -> None:
             while True:
                 wire.read()
         assert b"client_output_buffer_limit_disconnections:1" in admin("INFO", "stats")
+
+
+@pytest.mark.parametrize(
+    ("reads", "ran"),
+    [
+        ([pack("ECHO", "x" * 70_000)] * 5, [1, 1, 1, 1, 1]),  # full reads, which come one after another in a turn
+        ([pack("ECHO", "x" * 6_000)] * 5, [1, 2, 3, 4, 5]),
+        ([pack("EXISTS", *["k"] * 2000) * 3], [1]),
+        ([pack("EXISTS", *["k"] * 200) * 3], [3]),
+    ],
+)
+def test_how_much_is_run_in_a_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch, reads: list[bytes], ran: list[int]
+) -> None:
+    execute, done = connection_module.execute, itertools.count()
+    monkeypatch.setattr(connection_module, "execute", lambda *words: (next(done), execute(*words))[1])
+    with Running(clock=lambda: 1) as server:  # no slice ends by time
+        wire = server.wire()
+        wire("PING")
+        connection = max(server.server.clients.items())[1].connection
+        counts: list[int] = []
+
+        def turn() -> None:
+            before = next(done) + 1
+            for data in reads:
+                connection.data_received(data)
+                counts.append(next(done) - before - len(counts))
+
+        server.server.loop.call_soon_threadsafe(turn)
+        replies = len(reads) * (3 if len(reads) == 1 else 1)
+        for _ in range(replies):
+            wire.read()
+        assert counts == ran
 
 
 def test_the_most_words() -> None:

@@ -388,3 +388,16 @@ def test_a_login_with_a_long_name(running: Start) -> None:
     assert dict(zip(entry[::2], entry[1::2], strict=True))[b"username"] == b"\xff" * 1024
     assert wire("ACL", "SETUSER", "u", "#" + sha256(b"p").hexdigest(), "on") == "OK"
     assert wire("AUTH", "u", "p") == "OK"
+
+
+@pytest.mark.parametrize(
+    "rules", [["%RW~*", "~a"], ["%R~*", "%W~*", "~a"], ["~a", "%R~*", "%W~*"], ["(%RW~* ~a)"]], ids=" ".join
+)
+def test_all_keys_by_halves_are_read_again(running: Start, tmp_path: Path, rules: list[str]) -> None:
+    """A pattern may not follow `~*`, so it stands last."""
+    path = tmp_path / "users.acl"
+    path.write_text("")
+    wire = running(aclfile=str(path)).wire()
+    wire("ACL", "SETUSER", "u", *rules)
+    assert wire("ACL", "SAVE") == wire("ACL", "LOAD") == "OK"
+    assert any(b"~*" in line and b"~a" not in line for line in wire("ACL", "LIST"))  # which is all that it said
