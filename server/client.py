@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .commands import Command
     from .server import Server
 
+# Queued commands of which no more are let go of at once.
+_FREED_HERE = 1000
+
 
 def chain(source: Future[Any], target: Future[Any]) -> None:
     """Let `target` end as `source` does."""
@@ -157,6 +160,8 @@ class Client:
 
     def discard_transaction(self) -> None:
         """End MULTI and every watch."""
+        if self.multi and len(self.multi) > _FREED_HERE:
+            self.server.release([self.multi])
         self.multi = None
         self.multi_bytes = 0
         self.multi_failed = False

@@ -156,10 +156,10 @@ class Connection(asyncio.Protocol):
         size = len(data)
         self.server.stats.input_bytes += size
         self.process()
-        if size >= FULL_READ_BYTES and not self.scheduled:
-            # uvloop goes on reading as long as reads are full, up to 32 times: what they bring waits for the next turn.
-            self.scheduled = True
-            self.server.loop.call_soon(self._resume)
+        if size >= FULL_READ_BYTES and self.transport.is_reading():
+            # Or uvloop goes on, up to 32 times, as long as reads are full, with a slice of commands for each.
+            self.transport.pause_reading()
+            self.server.loop.call_soon(self._read_on)
         self.unmeasured_bytes += size
         if self.unmeasured_bytes > MEASURE_BYTES:
             self.unmeasured_bytes = 0
@@ -258,6 +258,10 @@ class Connection(asyncio.Protocol):
     def _resume(self) -> None:
         self.scheduled = False
         self.process()
+
+    def _read_on(self) -> None:
+        if not (self.stopping or self.transport.is_closing()):
+            self.transport.resume_reading()
 
     def _join(self) -> None:
         pieces = self.parser.pieces

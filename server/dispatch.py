@@ -194,8 +194,8 @@ def _queue(ctx: Client, entry: Command, args: list[bytes]) -> None:
     ctx.multi_bytes += sum(map(len, args)) + _WORD_COSTS * (len(args) + 2)
     limit = ctx.server.config["client-query-buffer-limit"]
     if ctx.multi_bytes > limit:
-        queue.clear()
-        ctx.multi_bytes = 0
+        ctx.server.release([queue])
+        ctx.multi, ctx.multi_bytes = [], 0
         raise CommandError(f"the commands of the transaction exceed client-query-buffer-limit ({limit} bytes)")
     queue.append((entry, args))
 

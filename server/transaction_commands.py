@@ -50,7 +50,7 @@ def exec_(ctx: Client, args: list[bytes]) -> Any:
     for key in list(ctx.watched):
         server.keyspace.get(key, ctx.now)  # what has expired meanwhile counts as changed
     queue, failed, dirty = ctx.multi, ctx.multi_failed, ctx.dirty
-    ctx.discard_transaction()
+    ctx.discard_transaction()  # the queue goes, but not in this turn of the loop
     if failed:
         raise CommandError("Transaction discarded because of previous errors.", "EXECABORT")
     if dirty:
