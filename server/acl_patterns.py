@@ -19,6 +19,13 @@ _EACH_NS = 250
 _HEAD = re.compile(rb"[^*?\[\\]*")
 
 
+def head_of(pattern: bytes) -> bytes:
+    """The bytes before its first star or wildcard."""
+    found = _HEAD.match(pattern)
+    assert found is not None
+    return found[0]
+
+
 class Patterns:
     """Patterns of glob.py, compiled."""
 
@@ -29,13 +36,12 @@ class Patterns:
         globs: dict[bytes, list[Glob]] = {}
         per_byte: dict[bytes, int] = {}
         for pattern in patterns:
-            found = _HEAD.match(pattern)
-            assert found is not None
-            if found[0] == pattern:
+            head = head_of(pattern)
+            if head == pattern:
                 self._exact.add(pattern)
             else:
-                globs.setdefault(found[0], []).append(compile_glob(pattern))
-                per_byte[found[0]] = per_byte.get(found[0], 0) + ns_per_byte(pattern)
+                globs.setdefault(head, []).append(compile_glob(pattern))
+                per_byte[head] = per_byte.get(head, 0) + ns_per_byte(pattern)
         self._heads = sorted(globs)
         self._globs = [globs[head] for head in self._heads]
         self._shorter: list[int] = []  # the place of the longest other head that each begins with, or -1

@@ -54,6 +54,7 @@ class Client:
         "connection",
         "created_ms",
         "dirty",
+        "exec_subscribes",
         "granted",
         "has_long_words",
         "id",
@@ -110,6 +111,7 @@ class Client:
         self.multi_bytes = 0  # what they take
         self.multi_failed = False
         self.in_exec = False
+        self.exec_subscribes = 0  # what its subscriptions took of the time there is for them
         self.seen: Seen | None = None  # the read that runs, where it is kept
         self.has_long_words = False  # the command at hand has some that had to be put together apart
         self.dirty = False  # a watched key changed

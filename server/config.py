@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from ..index.settings import DIM_MAX
 from .errors import CommandError
-from .glob import glob_match
+from .glob import compile_glob
 from .shown_words import SECRET_SETTINGS
 
 logger = logging.getLogger("recalld")
@@ -36,6 +36,9 @@ INT_MAX = 2**31 - 1
 UINT_MAX = 2**32 - 1
 LONG_MAX = 2**63 - 1
 MIB = 1024 * 1024
+# Of CONFIG GET, which compiles every pattern: 4 KB of classes take some 60 ms.
+_MOST_WORDS = 200
+_MOST_PATTERN_BYTES = 4096
 
 
 class ConfigError(CommandError):
@@ -514,13 +517,19 @@ class Config:
     def get(self, patterns: Iterable[bytes]) -> dict[str, str]:
         """Return name -> text of the options that any glob pattern matches, in any case.
 
-        As in Redis, a pattern without `*`, `?` or `[` is a name, and shown as the client wrote it.
+        As in Redis, a pattern without `*`, `?` or `[` is a name, and shown as the client wrote it. Raises CommandError.
         """
         shown: dict[str, str] = {}
-        for pattern in patterns:
-            if any(special in pattern for special in b"*?["):
+        words = list(patterns)
+        if len(words) > _MOST_WORDS:
+            raise CommandError(f"more than {_MOST_WORDS} names or patterns; ask for fewer at a time")
+        if sum(len(word) for word in words if _is_pattern(word)) > _MOST_PATTERN_BYTES:
+            raise CommandError(f"patterns of more than {_MOST_PATTERN_BYTES} bytes together; ask for fewer at a time")
+        for pattern in words:
+            if _is_pattern(pattern):
+                matches = compile_glob(pattern, nocase=True).fullmatch
                 for name in OPTIONS:
-                    if glob_match(pattern, name.encode(), nocase=True):
+                    if matches(name.encode()):
                         shown.setdefault(name, name)
             else:
                 written = pattern.decode("utf-8", "surrogateescape")
@@ -669,3 +678,7 @@ def _tell_again(old: Mapping[str, Any], told: list[tuple[str, Callback]]) -> Non
             callback(old[name])
         except Exception:
             logger.exception("Failed restoring the previous %s setting", name)
+
+
+def _is_pattern(word: bytes) -> bool:
+    return any(special in word for special in b"*?[")

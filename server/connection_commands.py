@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.reply import OK, PONG, SimpleString, Verbatim
+from ..protocol.reply import OK, PONG, Replies, SimpleString, Verbatim
 from .acl import decoded
 from .arguments import integer
 from .client_line import client_line
@@ -141,10 +141,12 @@ def quit_(ctx: Client, args: list[bytes]) -> SimpleString:
 
 
 @command("RESET", arity=1, flags=_HANDSHAKE, usage="RESET", group="connection")
-def reset(ctx: Client, args: list[bytes]) -> SimpleString:
+def reset(ctx: Client, args: list[bytes]) -> SimpleString | Replies:
     """Put the connection back to where it began: RESP2, no transaction, subscriptions, MONITOR or name, logged out."""
     ctx.discard_transaction()
-    ctx.server.pubsub.drop(ctx)
+    if not ctx.server.pubsub.drop_some(ctx):  # others have their turn between
+        ctx.connection.rest = [[b"reset"]]
+        return Replies()
     ctx.server.observer.forget(ctx)
     ctx.proto = 2
     ctx.name = b""

@@ -21,6 +21,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -30,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER, FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from . import console_facts, console_memories, console_status
@@ -47,12 +48,16 @@ log = logging.getLogger("recalld")
 
 _MOST_CONNECTIONS = 128
 _PATIENCE_S = 20
+# So long a body may keep silent and still hold its place against one who comes anew.
+_BODY_S = 1
 # Of a form that a stranger may send.
 _LOGIN_BYTES = 16 << 10
 # So much is taken of a connection in a turn of the loop: of a body in one-byte chunks that is a millisecond.
 _TURN_BYTES = 1 << 10
 # So much may come behind an answer that did not wait for all of the body.
 _BEHIND_BYTES = 8 << 20
+# In a request's scope: uvicorn's side of it, which knows how much has come.
+_CYCLE = "recalld.cycle"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _SECURITY = (
     (
@@ -80,15 +85,18 @@ class _Http(uvicorn.Server):
 
 class _Connection(H11Protocol):
     """One connection, which asks something and takes of the answer within _PATIENCE_S or is closed; never more than
-    _MOST_CONNECTIONS. One more takes the place of that which has asked nothing for longest.
+    _MOST_CONNECTIONS. One more takes the place of that which for longest has asked nothing, or sent nothing of the body
+    of what it asks.
 
     What it sends is taken by and by, for h11 makes an event of every chunk. An answer that did not wait for the whole
-    body is the last one: what still comes is dropped, since who is still sending would not read of a connection reset.
+    body is the last one, and says so: what still comes is dropped, since who is still sending would not read of a
+    connection reset.
     """
 
     _done: object = None  # the request that was answered last
     _left = 0  # bytes that the browser did not take
-    _idle_since = 0.0  # not the loop's time, which is one for all that it accepts in a turn
+    # When it was last answered or sent a part of a request. Not the loop's time: that is one for a whole turn.
+    _idle_since = 0.0
     _may_drop = 0  # bytes, once what comes is dropped
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -96,9 +104,12 @@ class _Connection(H11Protocol):
         self._sent = bytearray()  # and not yet taken
         self._takes = False  # in the next turn
         self.flow = FlowControl(self)  # type: ignore[arg-type]  # for its two methods below
+        self._of_cycle = SimpleNamespace(
+            write=transport.write, is_closing=transport.is_closing, close=self._close_after_answer
+        )
         if len(self.connections) > _MOST_CONNECTIONS:
             others = [each for each in self.connections if isinstance(each, _Connection) and each is not self]
-            idle = [each for each in others if each.is_idle]
+            idle = [each for each in others if each.is_idle or each.is_stalled]
             if not idle:
                 transport.abort()
                 return
@@ -127,6 +138,17 @@ class _Connection(H11Protocol):
     def resume_reading(self) -> None:
         self._go_on()
 
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.cycle is not None:  # perhaps a new one, which begins in the next turn
+            self.cycle.transport = self._of_cycle  # type: ignore[assignment]
+            self.cycle.scope[_CYCLE] = self.cycle  # type: ignore[literal-required]
+
+    def _close_after_answer(self) -> None:
+        """What uvicorn does behind an answer that is the last one: not yet, where more of a body may come."""
+        if not (self.cycle.response_complete and self.cycle.more_body):
+            self.transport.close()
+
     def _go_on(self) -> None:
         """Take what was sent, in turns of the loop, or read more."""
         if self.transport.is_closing():
@@ -146,12 +168,26 @@ class _Connection(H11Protocol):
             del self._sent[:_TURN_BYTES]
             if piece:
                 super().data_received(piece)
+                if not self.is_idle:
+                    self._idle_since = time.monotonic()
             self._go_on()
 
     @property
     def is_idle(self) -> bool:
         """Whether it has no request that waits for its answer."""
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether its request waits for a body of which nothing has come for a while.
+
+        All that we take a body of is a POST, and it is not looked at before all of the body is there.
+        """
+        if self.is_idle or self.cycle.response_started or not self.cycle.more_body:
+            return False
+        if self.cycle.scope["method"] != "POST" or self._sent or self.flow.read_paused:
+            return False
+        return time.monotonic() - self._idle_since >= _BODY_S
 
     def on_response_complete(self) -> None:
         self._idle_since = time.monotonic()
@@ -366,6 +402,8 @@ class _Guarded:
                 headers += _SECURITY
                 if not any(name == b"cache-control" for name, _ in headers):
                     headers.append((b"cache-control", b"no-store"))
+                if _CYCLE in scope and scope[_CYCLE].more_body:
+                    headers.append(CLOSE_HEADER)
             await send(message)
 
         reason = self._console.refusal(Request(scope))

@@ -23,8 +23,8 @@ def read_filter(words: Words, clauses: list[Clause], config: Config) -> None:
     if filters.is_time(field, op):
         times = tuple(b"%d" % time_ms(word) for word in clause.values)
         clause = Clause(clause.reserved, clause.name, clause.op, times)
+    _check_count(len(clauses) + 1, config)
     clauses.append(clause)
-    _check_count(clauses, config)
 
 
 def read_tags(words: Words, clauses: list[Clause], config: Config) -> None:
@@ -33,10 +33,10 @@ def read_tags(words: Words, clauses: list[Clause], config: Config) -> None:
     tags = words.counted()
     if not tags:
         raise syntax_error()
+    _check_count(len(clauses) + (1 if mode == "ANY" else len(tags)), config)
     clauses.extend(filters.tag_clauses(mode, tags))
-    _check_count(clauses, config)
 
 
-def _check_count(clauses: list[Clause], config: Config) -> None:
-    if len(clauses) > config["mem-max-filters"]:
+def _check_count(count: int, config: Config) -> None:
+    if count > config["mem-max-filters"]:
         raise CommandError(f"more than mem-max-filters ({config['mem-max-filters']}) filters")

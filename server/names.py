@@ -25,8 +25,6 @@ NAME_MAX = 4096
 HELD_MAX = 32 << 20
 _EACH = 100
 _COMPILED = 15
-# What one connection's patterns may take per byte of a channel: a message to the longest takes 167 ms of them at worst.
-NS_MAX = 40_960
 # So many names are looked at on the loop, in about 200 microseconds; with more a thread does, and encodes the reply.
 _INLINE = 1000
 # The most that patterns which must be searched for may take there.
@@ -52,28 +50,24 @@ def most_size_of(names: Collection[bytes]) -> int:
 class Names(set[bytes]):
     """Those that a connection holds, and what they take. They change by `add`, `remove` and `clear` alone."""
 
-    __slots__ = ("ns", "size")
+    __slots__ = ("size",)
 
     def __init__(self) -> None:
         super().__init__()
         self.size = 0
-        self.ns = 0
-        """Where they are patterns: how long all take to match at worst, per byte of the value."""
 
     def add(self, name: bytes) -> None:
         if name not in self:
             super().add(name)
             self.size += size_of(name)
-            self.ns += ns_per_byte(name)
 
     def remove(self, name: bytes) -> None:
         super().remove(name)
         self.size -= size_of(name)
-        self.ns -= ns_per_byte(name)
 
     def clear(self) -> None:
         super().clear()
-        self.size = self.ns = 0
+        self.size = 0
 
 
 def matching(ctx: Client, names: list[bytes], pattern: bytes) -> Any:

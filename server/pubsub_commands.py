@@ -13,15 +13,17 @@ from ..protocol.reply import Push, Replies
 from .commands import command, container
 from .errors import CommandError
 from .glob import bytes_to_compile, check_glob, ns_per_byte
-from .names import NAME_MAX, NS_MAX, check_name, matching
+from .names import NAME_MAX, check_name, matching
+from .pubsub import AT_ONCE, NS_MAX
 
 if TYPE_CHECKING:
     from .client import Client
 
 _SUBSCRIBES = "pubsub noscript loading stale"
-# As many names as take two milliseconds or three, and as much of patterns as takes 20 to compile.
-_AT_ONCE = 500
+# As much of patterns as takes 20 milliseconds to compile.
 _COMPILED_AT_ONCE = 8192
+# What a name takes beside that, in bytes to compile.
+_NAME = 2
 _LISTS = "pubsub loading stale"
 
 
@@ -55,13 +57,14 @@ def psubscribe(ctx: Client, args: list[bytes]) -> Replies:
         check_name(pattern, "pattern")
         check_glob(pattern)
     ctx.check_names(ctx.patterns, args, "patterns")
-    ns = ctx.patterns.ns + sum(map(ns_per_byte, set(args) - ctx.patterns))
-    if ns > NS_MAX:
+    pubsub = ctx.server.pubsub
+    new = sum(ns_per_byte(pattern) for pattern in set(args) if pattern not in pubsub.patterns)
+    if new and pubsub.ns + new > NS_MAX:
         raise CommandError(
-            f"the patterns of one connection would take {ns * NAME_MAX // 1_000_000} ms to match at worst,"
-            f" which exceeds {NS_MAX * NAME_MAX // 1_000_000}; those with one * or none count for nothing"
+            f"the patterns of all connections would take {-(-(pubsub.ns + new) * NAME_MAX // 1_000_000)} ms to match at"
+            f" worst, which exceeds {NS_MAX * NAME_MAX // 1_000_000}; those with one * or none count for nothing"
         )
-    return _confirm_each(ctx, b"psubscribe", args, ctx.server.pubsub.subscribe_pattern)
+    return _confirm_each(ctx, b"psubscribe", args, pubsub.subscribe_pattern)
 
 
 @command(
@@ -93,7 +96,9 @@ def punsubscribe(ctx: Client, args: list[bytes]) -> Replies:
 def _confirm_each(ctx: Client, kind: bytes, names: list[bytes], change: Callable[[Client, bytes], None]) -> Replies:
     """Apply `change` to each name; each reply says how many subscriptions there are by then. Of very many names, the
     rest are the connection's next commands: others have their turn between."""
-    if ctx.connection is not None and not ctx.in_exec:
+    if ctx.in_exec:
+        _take_from_exec(ctx, names, compiles=kind == b"psubscribe")
+    elif ctx.connection is not None:
         names, *rest = _turns(names)
         if rest:
             ctx.connection.rest = [[kind, *part] for part in reversed(rest)]
@@ -105,11 +110,22 @@ def _confirm_each(ctx: Client, kind: bytes, names: list[bytes], change: Callable
     return Replies(replies or [Push((kind, None, _subscriptions(ctx)))])
 
 
+def _take_from_exec(ctx: Client, names: list[bytes], *, compiles: bool) -> None:
+    """EXEC has one turn for all its commands: refuse what takes longer. Raises CommandError."""
+    taken = ctx.exec_subscribes + _NAME * len(names) + (sum(map(bytes_to_compile, names)) if compiles else 0)
+    if taken > _COMPILED_AT_ONCE:
+        raise CommandError(
+            f"subscriptions of a transaction may name {_COMPILED_AT_ONCE // _NAME} channels and patterns, fewer where"
+            f" PSUBSCRIBE names any with ? [ or \\ ({_COMPILED_AT_ONCE} bytes of these); send the rest outside of it"
+        )
+    ctx.exec_subscribes = taken
+
+
 def _turns(names: list[bytes]) -> list[list[bytes]]:
     """The names of each turn of the loop, in their order; one turn at least."""
     turns: list[list[bytes]] = []
-    for start in range(0, len(names) or 1, _AT_ONCE):
-        turns.append(names[start : start + _AT_ONCE])
+    for start in range(0, len(names) or 1, AT_ONCE):
+        turns.append(names[start : start + AT_ONCE])
         sizes = list(map(bytes_to_compile, turns[-1]))
         if sum(sizes) <= _COMPILED_AT_ONCE:
             continue

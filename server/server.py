@@ -267,11 +267,19 @@ class Server:
         """A connection is gone."""
         if self.clients.pop(client.id, None) is not None:
             log.log(VERBOSE, "Client closed connection %s", client.addr)
-        self.pubsub.drop(client)
+        self.pubsub.leaving.add(client)
+        self._unsubscribe_gone(client)
         self.observer.forget(client)
         self.unwatch(client)
         self.log.waiters.discard(client.connection)
         self.paused_connections.discard(client.connection)
+
+    def _unsubscribe_gone(self, client: Client) -> None:
+        """Take its names off in turns; it hears nothing meanwhile, though PUBSUB still counts it."""
+        if self.pubsub.drop_some(client):
+            self.pubsub.leaving.discard(client)
+        else:
+            self.loop.call_soon(self._unsubscribe_gone, client)
 
     def watch(self, client: Client, key: bytes) -> None:
         client.watched.add(key)

@@ -58,6 +58,7 @@ def exec_(ctx: Client, args: list[bytes]) -> Any:
 
     group = server.group = []
     ctx.in_exec = True
+    ctx.exec_subscribes = 0
     most, size = ctx.connection.most_reply_bytes, 0
     replies: list[Any] = []
     try:

@@ -20,11 +20,16 @@ import pytest
 from conftest import NOT_COMPILED
 from durable import eventually
 from harness import Process, Wire, WireError, Word, pack
-from recalld.server import command_modules  # noqa: F401
+from recalld.server import (
+    command_modules,  # noqa: F401
+    filter_words,
+)
+from recalld.server.arguments import Words
 from recalld.server.categories import every_command
 from recalld.server.commands import TABLE
+from recalld.server.config import Config
 from recalld.server.dispatch import _TAKES_LONG
-from recalld.server.errors import ERROR_CHARS
+from recalld.server.errors import ERROR_CHARS, CommandError
 
 MB = 1 << 20
 
@@ -349,6 +354,38 @@ def test_long_texts(server: Abused) -> None:
 # -- those who ask too much
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_too_many_tags_are_refused_before_they_are_clauses(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+    config = Config.defaults()
+    most = config["mem-max-filters"]
+    made: list[int] = []
+    tag_clauses = filter_words.filters.tag_clauses
+    monkeypatch.setattr(
+        filter_words.filters, "tag_clauses", lambda mode, tags: made.append(len(tags)) or tag_clauses(mode, tags)
+    )
+
+    def read(mode: bytes, count: int) -> int:
+        clauses = filter_words.filters.tag_clauses("ALL", [b"t"] * before)
+        made.clear()
+        filter_words.read_tags(Words([mode, b"%d" % count, *[b"t"] * count]), clauses, config)
+        return len(clauses)
+
+    assert read(b"ALL", most - before) == most
+    assert read(b"ANY", 30_000) == before + 1
+    with pytest.raises(CommandError, match="mem-max-filters"):
+        read(b"ALL", most - before + 1)
+    assert not made
+
+
+def test_settings_of_a_thousand_patterns(server: Abused) -> None:
+    with server.served():
+        wire = server.wire()
+        patterns = [b"%03d" % n + b"[a-z]" * 200 for n in range(1000)]
+        assert wire.error("CONFIG", "GET", *patterns).startswith("ERR more than 200 names or patterns")
+        assert wire.error("CONFIG", "GET", *patterns[:100]).startswith("ERR patterns of more than 4096 bytes")
+        wire.close()
+
+
 def filters(count: int) -> list[Word]:
     return [word for n in range(count) for word in ("FILTER", "f", "NE", str(n))]
 
@@ -492,12 +529,12 @@ def test_a_pattern_that_would_take_long_to_compile(server: Abused) -> None:
 
 
 def test_very_many_subscriptions(server: Abused) -> None:
-    """Twenty thousand channels and as many patterns of one client; a message is matched against all."""
+    """Twenty thousand channels and as many patterns of one client, some of them slow."""
     count = 20_000
     with server.served(), server.growth_mb(80):
         told, other = server.wire(3), server.wire()
         told.send("SUBSCRIBE", *(f"c{n}" for n in range(count)))
-        told.send("PSUBSCRIBE", *(f"*p{n}*q*" for n in range(count)))
+        told.send("PSUBSCRIBE", *(f"*p{n}*q*" if n < 5000 else f"p{n}*q" for n in range(count)))
         assert [told.read()[2] for _ in range(2 * count)] == list(range(1, 2 * count + 1))
         assert other("PUBLISH", "p7q", "x") == 1
         assert other("PUBLISH", "c7", "x") == 1

@@ -8,6 +8,7 @@ import http.client
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -438,6 +439,59 @@ def test_one_more_connection_takes_the_place_of_an_idle_one(
     stream.close()
 
 
+@pytest.mark.parametrize(("patience_s", "gets_in"), [(0.0, True), (PATIENCE_S, False)])
+def test_who_sends_a_part_of_a_body_and_then_nothing_keeps_nobody_away(
+    monkeypatch: pytest.MonkeyPatch, visitor: Visitor, server: Running, patience_s: float, gets_in: bool
+) -> None:
+    """One that was heard of just now stays, and so does one that is being answered."""
+    monkeypatch.setattr(console_module, "_MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(console_module, "_BODY_S", patience_s)
+    connections = server.server.console._http.server_state.connections
+    eventually(lambda: not connections)
+    stream = open_stream(visitor)
+    head = f"POST /login HTTP/1.1\r\nHost: localhost:{visitor.port}\r\nContent-Length: 100\r\n\r\nuser="
+    stalled = [socket.create_connection(("127.0.0.1", visitor.port), timeout=PATIENCE_S) for _ in range(3)]
+    eventually(lambda: len(connections) == 4)
+    for left in (2, 1, 0):
+        stalled[2 - left].sendall(head.encode())
+        eventually(lambda left=left: sum(each.is_idle for each in list(connections)) == left)
+    if gets_in:
+        for _ in range(5):
+            assert visitor("/").status == 200
+        assert stalled[0].recv(1) == b""
+    else:
+        with pytest.raises(OSError):
+            visitor("/")
+    assert stream.readline() == b"retry: 3000\n"
+    for each in stalled:
+        each.close()
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "stalled"),
+    [
+        ({}, True),
+        ({"method": "GET"}, False),  # no page waits for the body of one
+        ({"more_body": False}, False),
+        ({"response_started": True}, False),
+        ({"response_complete": True}, False),  # idle, in another way
+        ({"sent": b"x"}, False),
+        ({"read_paused": True}, False),
+        ({"silent_s": -60.0}, False),
+    ],
+)
+def test_a_body_stalls_that_is_waited_for(change: dict[str, Any], stalled: bool) -> None:
+    state: dict[str, Any] = {"method": "POST", "more_body": True, "response_started": False, "response_complete": False}
+    state |= {"sent": b"", "read_paused": False, "silent_s": 60.0} | change
+    connection = object.__new__(console_module._Connection)
+    names = ("more_body", "response_started", "response_complete")
+    connection.cycle = SimpleNamespace(scope={"method": state["method"]}, **{name: state[name] for name in names})
+    connection.flow = SimpleNamespace(read_paused=state["read_paused"])
+    connection._sent, connection._idle_since = state["sent"], time.monotonic() - state["silent_s"]
+    assert connection.is_stalled is stalled
+
+
 def test_a_body_is_read_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch, stranger: Visitor) -> None:
     """Of one-byte chunks a few kilobytes are hundreds of events: the loop takes others in between."""
     sizes: list[int] = []
@@ -456,6 +510,7 @@ def test_a_body_is_read_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch, stra
     asking.sendall(head.encode() + chunks + follows.encode())
     answers = all_of(asking)
     assert answers.startswith(b"HTTP/1.1 303 ") and b"HTTP/1.1 200 " in answers
+    assert b"connection: close" not in answers.lower().partition(b"\r\n\r\n")[0]
     assert max(sizes) <= 1024 and sum(sizes) == len(head) + len(chunks) + len(follows)
 
 
@@ -469,19 +524,20 @@ def test_a_body_is_read_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch, stra
         ("POST /logout", 403),
     ],
 )
-@pytest.mark.parametrize("size", [1, 16_000])
+@pytest.mark.parametrize(("size", "said"), [(1, ""), (16_000, ""), (16_000, "Connection: close\r\n")])
 def test_what_comes_of_a_body_behind_the_answer_is_dropped(
-    monkeypatch: pytest.MonkeyPatch, stranger: Visitor, asked: str, status: int, size: int
+    monkeypatch: pytest.MonkeyPatch, stranger: Visitor, asked: str, status: int, size: int, said: str
 ) -> None:
-    """The answer is the last of its connection; what is still sent is no body, nor the next request."""
+    """The answer is the last of its connection, and says so; what is still sent is no body, nor the next request."""
     asking = socket.create_connection(("127.0.0.1", stranger.port), timeout=PATIENCE_S)
-    head = f"{asked} HTTP/1.1\r\nHost: localhost:{stranger.port}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = f"{asked} HTTP/1.1\r\nHost: localhost:{stranger.port}\r\n{said}Transfer-Encoding: chunked\r\n\r\n"
     asking.sendall(head.encode())
     chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
     if status == 413:
         asking.sendall(chunk * (16_384 // size + 1))
     answer = all_of(asking)
     assert answer.startswith(b"HTTP/1.1 %d " % status) and answer.count(b"HTTP/1.1 ") == 1
+    assert answer.lower().partition(b"\r\n\r\n")[0].count(b"\r\nconnection: close") == 1
     fed = []
     monkeypatch.setattr(h11.Connection, "receive_data", lambda self, data: fed.append(data))
     asking.sendall(chunk * (100_000 // len(chunk)) + b"0\r\n\r\n" + head.encode())

@@ -27,6 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recalld import conf
 from recalld.server import cli, log
+from recalld.server import config as config_module
 from recalld.server.config import (
     OPTIONS,
     BindList,
@@ -492,6 +493,34 @@ def test_a_listener_that_fails_takes_all_back(caplog: pytest.LogCaptureFixture) 
 def test_config_get(patterns: list[bytes], expected: dict[str, str]) -> None:
     """A name is shown as it was asked for, what a pattern finds by its own name, each once."""
     assert Config.defaults().get(patterns) == expected
+
+
+@pytest.mark.parametrize(
+    ("patterns", "error"),
+    [
+        ([b"port"] * 200, ""),
+        ([b"port"] * 201, "more than 200 names or patterns; ask for fewer at a time"),
+        ([b"*?*%d" % n for n in range(201)], "more than 200 names or patterns; ask for fewer at a time"),
+        ([b"[a-z]" * 200] * 4 + [b"?" * 96, b"port", b"x" * 100_000], ""),
+        ([b"[a-z]" * 200] * 4 + [b"?" * 97], "patterns of more than 4096 bytes together; ask for fewer at a time"),
+        ([b"*" + b"x" * 4096], "patterns of more than 4096 bytes together; ask for fewer at a time"),
+    ],
+)
+def test_config_get_compiles_little_and_each_pattern_once(
+    monkeypatch: pytest.MonkeyPatch, patterns: list[bytes], error: str
+) -> None:
+    """What is refused is refused before anything is compiled."""
+    compiled: list[bytes] = []
+    monkeypatch.setattr(
+        config_module, "compile_glob", lambda pattern, nocase: compiled.append(pattern) or compile_glob(pattern, nocase)
+    )
+    if error:
+        with pytest.raises(CommandError) as raised:
+            Config.defaults().get(patterns)
+        assert raised.value.message == error and not compiled
+    else:
+        assert Config.defaults().get(patterns) == {"port": "7171"}
+        assert compiled == [pattern for pattern in patterns if b"?" in pattern or b"[" in pattern]
 
 
 # Config files and the command line
