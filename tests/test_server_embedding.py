@@ -253,7 +253,7 @@ def test_a_change_of_model_under_load(serves: str, provider: Provider, tmp_path:
 
         def ask() -> None:
             mine = server.wire()
-            while not stop.is_set():
+            while not (seen and stop.is_set()):  # once at least, however late the thread has its turn
                 seen.append(mine("MEM.QUERY", "k", *asked))
 
         asking = threading.Thread(target=ask)
