@@ -121,6 +121,15 @@ class Running:
         raise SystemExit(f"{self.name} did not start: {' '.join(self.argv)}\n{log[-2000:]}")
 
 
+def resident(running: Running) -> int:
+    """Bytes of the process's own memory, without what it maps from files; 0 where there is no /proc."""
+    try:
+        lines = Path(f"/proc/{running.process.pid if running.process else 0}/status").read_text("utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
+
+
 def recalld(*options: str, under: str | None = None) -> Running:
     """recalld of this interpreter's venv, else of the repository's, with the given `--name value` options."""
     beside = Path(sys.executable).parent / "recalld"

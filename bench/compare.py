@@ -55,6 +55,7 @@ from common import (
     print_machine,
     print_records,
     recalld,
+    resident,
     write_json,
 )
 from compare_chart import draw, pyplot
@@ -384,15 +385,6 @@ def bench_concurrency(sides: Sequence[Side], data: Data, options: argparse.Names
 
 
 # -- memory
-
-
-def resident(running: Running) -> int:
-    """Bytes of the process's own memory, without what it maps from files; 0 where there is no /proc."""
-    try:
-        lines = Path(f"/proc/{running.process.pid if running.process else 0}/status").read_text("utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
 
 
 def sizes(side: Side) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from common import (
     print_machine,
     print_records,
     recalld,
+    resident,
     write_json,
 )
 
@@ -101,13 +102,6 @@ def ask(server: Running, corpus: Corpus, key: str, dim: int) -> None:
             words += ["VEC", np.ascontiguousarray(vector[:dim]).tobytes()]
         queries.append(encode("MEM.QUERY", key, *words))
     closed_loop(server.port, queries, connections=CONNECTIONS, count=QUERIES, limit_s=LIMIT_S)
-
-
-def resident(server: Running) -> int:
-    """Bytes of the process's anonymous memory."""
-    assert server.process is not None
-    lines = Path(f"/proc/{server.process.pid}/status").read_text("utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
 
 if __name__ == "__main__":
