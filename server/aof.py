@@ -77,8 +77,8 @@ class Log:
         self.waiters: set[Connection] = set()
         self.failure: str | None = None
 
-    def append(self, group: list[Entry], encoded: bytes | None = None) -> None:
-        """Log entries that belong together; `encoded` is what `encode_group` makes of them, where a thread has."""
+    def append(self, group: list[Entry], encoded: list[bytes] | None = None) -> None:
+        """Log entries that belong together; `encoded` is what `encode_pieces` makes of them, where somebody has."""
 
     def flush(self) -> None:
         """Write what was appended, or see that it is written."""
@@ -149,8 +149,8 @@ class FileLog(Log):
 
     # -- appending
 
-    def append(self, group: list[Entry], encoded: bytes | None = None) -> None:
-        pieces = encode_pieces(group) if encoded is None else [encoded]
+    def append(self, group: list[Entry], encoded: list[bytes] | None = None) -> None:
+        pieces = encode_pieces(group) if encoded is None else encoded
         self._buffer += pieces
         self.position += sum(map(len, pieces))
         if not self._scheduled:

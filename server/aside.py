@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..index.memory import Memory
 from .entries import Entry
 from .errors import CommandError
-from .incr import encode_group
+from .incr import encode_entries, encode_group
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -39,11 +39,15 @@ def change(
     `settle` runs in a thread where there are many, and reads nothing but the memory it is given, then a copy,
     and `ctx.now`, which is later where it begins again.
     """
-    if ctx.in_exec or rows <= ON_LOOP:
+    if ctx.must_finish or rows <= ON_LOOP:
         group = settle(memory)
         ctx.server.commit_all(group)
         return finish(group)
     return _begin(ctx, key, memory, settle, finish, _TRIES)
+
+
+def _encode_part(group: list[Entry]) -> bytes:
+    return b"".join(encode_entries(group))
 
 
 def _begin(
@@ -51,6 +55,7 @@ def _begin(
 ) -> Any:
     server = ctx.server
     version, twin = memory.version, memory.copy()
+    encode = _encode_part if ctx.in_exec else encode_group
     made: list[tuple[list[Entry], bytes]] = []
 
     def work() -> None:
@@ -58,7 +63,7 @@ def _begin(
         alone = server.keyspace.of_one(key, twin)
         for entry in group:
             alone.apply(entry)
-        made.append((group, encode_group(group) if group else b""))
+        made.append((group, encode(group) if group else b""))
 
     def install(_: object) -> Any:
         if server.log.failure is not None:

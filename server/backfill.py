@@ -126,7 +126,7 @@ class Backfill:
             self._wake.clear()
             for key in list(self._keys):
                 try:
-                    if self._memory(key) is None:
+                    if await self._free_memory(key) is None:
                         self._leave(key)
                     if await self._work(key, _SHARE) >= _SHARE:
                         self._wake.set()  # there is more, after the others
@@ -137,7 +137,7 @@ class Backfill:
         """Embed up to `count` of a memory's records now; how many it did and how many are left."""
         self._tries = {each: tries for each, tries in self._tries.items() if each[0] != key}
         done = await self._work(key, count)
-        memory = self._memory(key)
+        memory = await self._free_memory(key)
         return done, 0 if memory is None else self._left(key, memory)
 
     # -- one memory
@@ -147,7 +147,7 @@ class Backfill:
         done = 0
         while done < count:
             async with self._turn:
-                memory = self._memory(key)
+                memory = await self._free_memory(key)
                 made = None if memory is None else await self._step(key, memory, min(BATCH, count - done))
             if made is None:
                 break
@@ -168,7 +168,7 @@ class Backfill:
             return None
         rows = self._rows(key, memory, most)
         if rows:
-            vectors, up = await self._ask(model, [row.text for row in rows])
+            vectors, up = await self._ask(key, model, [row.text for row in rows])
             return self._take(key, memory, model, rows, vectors, up)
         if settings.is_switching:
             self._switch(key, memory)
@@ -179,6 +179,11 @@ class Backfill:
     def _memory(self, key: bytes) -> Memory | None:
         return self._server.keyspace.get(key, self._server.clock())
 
+    async def _free_memory(self, key: bytes) -> Memory | None:
+        """The same at a moment when it may be changed."""
+        await self._server.transactions.free(key)
+        return self._memory(key)
+
     def _leave(self, key: bytes) -> None:
         self._keys.pop(key, None)
         self._next.pop(key, None)
@@ -187,12 +192,14 @@ class Backfill:
     def _model(settings: Settings) -> Model | None:
         return next_model(settings) or model_of_memory(settings)
 
-    async def _ask(self, model: Model, texts: list[bytes]) -> tuple[Vectors, bool]:
-        """Their vectors, and whether None means that the model refuses the text: the provider was up all the time."""
+    async def _ask(self, key: bytes, model: Model, texts: list[bytes]) -> tuple[Vectors, bool]:
+        """Their vectors, at a moment when the memory may be changed, and whether None means that the model refuses the
+        text: the provider was up all the time."""
         embedding = self._server.embedding
         up = embedding.is_up(model)
         found = embedding.ask(model, texts, keep=True, patient=True)
         vectors = await found if isinstance(found, Future) else found
+        await self._server.transactions.free(key)
         return vectors, up and embedding.is_up(model)
 
     def _resolve(self, key: bytes, memory: Memory) -> None:
@@ -297,7 +304,7 @@ class Backfill:
             entities = list(islice(wanted, BATCH))
             if not entities:
                 return True
-            vectors, up = await self._ask(model, [each.name for each in entities])
+            vectors, up = await self._ask(key, model, [each.name for each in entities])
             if self._server.log.failure is not None or not (up or any(vectors)):
                 return False
             if self._memory(key) is not memory or self._model(memory.settings) != model:

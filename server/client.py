@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .commands import PendingWrite
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from .audit import Seen
     from .commands import Command
     from .server import Server
+    from .transactions import Queue, Transaction
 
 # Queued commands of which no more are let go of at once.
 _FREED_HERE = 1000
@@ -54,11 +57,10 @@ class Client:
         "connection",
         "created_ms",
         "dirty",
-        "exec_subscribes",
+        "goes_on",
         "granted",
         "has_long_words",
         "id",
-        "in_exec",
         "laddr",
         "last_command",
         "last_ms",
@@ -66,8 +68,6 @@ class Client:
         "lib_ver",
         "monitoring",
         "multi",
-        "multi_bytes",
-        "multi_failed",
         "name",
         "no_evict",
         "no_touch",
@@ -77,6 +77,7 @@ class Client:
         "reply_mode",
         "seen",
         "server",
+        "transaction",
         "user",
         "watched",
     )
@@ -107,11 +108,9 @@ class Client:
         self.no_touch = False
         self.monitoring = False
         self.reply_mode = "on"  # on | off | skip (the command that runs) | skip-next
-        self.multi: list[tuple[Command, list[bytes]]] | None = None  # queued commands, None outside MULTI
-        self.multi_bytes = 0  # what they take
-        self.multi_failed = False
-        self.in_exec = False
-        self.exec_subscribes = 0  # what its subscriptions took of the time there is for them
+        self.multi: Queue | None = None  # None outside MULTI
+        self.transaction: Transaction | None = None  # the EXEC that runs
+        self.goes_on: tuple[Iterable[bytes], bool] = (), False  # what the write is about that goes on in a thread
         self.seen: Seen | None = None  # the read that runs, where it is kept
         self.has_long_words = False  # the command at hand has some that had to be put together apart
         self.dirty = False  # a watched key changed
@@ -157,16 +156,23 @@ class Client:
     def would_write(self, entry: Command) -> bool:
         """Whether `entry` writes if it runs now: EXEC does where a queued command does."""
         if entry.name == "exec":
-            return any(queued.is_write for queued, _ in self.multi or ())
+            return self.multi is not None and self.multi.writes
         return entry.is_write
+
+    @property
+    def in_exec(self) -> bool:
+        return self.transaction is not None
+
+    @property
+    def must_finish(self) -> bool:
+        """Whether the command that runs cannot wait for a thread: what EXEC does at once cannot be divided."""
+        return self.transaction is not None and self.transaction.at_once
 
     def discard_transaction(self) -> None:
         """End MULTI and every watch."""
-        if self.multi and len(self.multi) > _FREED_HERE:
-            self.server.release([self.multi])
+        if self.multi is not None and len(self.multi.commands) > _FREED_HERE:
+            self.server.release([self.multi.commands])
         self.multi = None
-        self.multi_bytes = 0
-        self.multi_failed = False
         self.server.unwatch(self)
 
     def check_names(self, held: Names, names: list[bytes], what: str) -> None:
@@ -189,16 +195,21 @@ class Client:
     def write_after(self, found: Future[Any], finish: Callable[[Any], Any]) -> PendingWrite:
         """The reply of a write that a thread begins: `finish(found's result)`, at the time when that is ready."""
         reply = PendingWrite(loop=self.server.loop)
+        begun_in = self.transaction
 
         def then(done: Future[Any]) -> None:
             if reply.cancelled() or done.cancelled():
                 reply.cancel()
                 return
+            transaction = begun_in if begun_in is self.transaction else None
+            if transaction is None and self.server.transactions.waits(*self.goes_on, partial(then, done)):
+                return
             try:
                 value = done.result()
-                self.now = self.server.clock()
+                self.now = self.server.clock() if transaction is None else transaction.now
                 self.check_user()
-                result = finish(value)
+                with nullcontext() if transaction is None else transaction.writing():
+                    result = finish(value)
             except Exception as error:
                 reply.set_exception(error)
                 return

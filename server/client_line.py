@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 def client_line(client: Client, now: int) -> str:
     """Describe a connection."""
     connection = client.connection
-    queued = client.multi or ()
+    queue = client.multi
     input_bytes, unsent_bytes = connection.parser.buffered_bytes, connection.unsent_bytes()
-    queued_bytes = client.multi_bytes
+    queued_bytes = 0 if queue is None else queue.size
     # All of it up to tot-mem, because redis-py 5 reads these as numbers that are there.
     fields = {
         "id": client.id,
@@ -28,7 +28,7 @@ def client_line(client: Client, now: int) -> str:
         "sub": len(client.channels),
         "psub": len(client.patterns),
         "ssub": 0,
-        "multi": -1 if client.multi is None else len(queued),
+        "multi": -1 if queue is None else len(queue.commands),
         "watch": len(client.watched),
         "qbuf": input_bytes,
         "qbuf-free": 0,  # nothing is reserved ahead,

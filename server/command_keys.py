@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .arguments import NAME_BYTES
@@ -35,6 +35,8 @@ _OPERANDS: dict[bytes, int | str] = {
 }
 # Where the options of the commands begin that have ACROSS.
 _ACROSS = {"mem.query": 2, "mem.recall": 2, "mem.explain": 3}
+# The flags of what is about keys.
+_ABOUT_DATA = frozenset({"readonly", "write"})
 # Which words are channels: from the first on, or the first alone.
 _SUBSCRIBES = frozenset({"subscribe", "psubscribe"})
 
@@ -71,6 +73,16 @@ def keys_of(entry: Command, words: list[bytes]) -> list[Key]:
     elif first == last:
         _single[entry.name] = found
     return found
+
+
+def reach(entry: Command, words: list[bytes]) -> tuple[Iterable[bytes], bool]:
+    """The keys that a command reads or writes, and whether it is about all, or about some that show when it runs."""
+    if not entry.keys[2]:
+        return (), not entry.flags.isdisjoint(_ABOUT_DATA)
+    if entry.name not in _ACROSS:
+        return entry.keys_in(words), False
+    names = {option for option, _ in _options(words, _ACROSS[entry.name])}
+    return [words[key.at] for key in keys_of(entry, words)], b"CASCADE" in names
 
 
 def channels_of(entry: Command, words: list[bytes]) -> range:

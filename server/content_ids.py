@@ -41,14 +41,20 @@ def _is_indexed(ctx: Client, memory: Memory, kind: type[TextIndex]) -> bool:
     """Go one step on with the index; whether it is there."""
     index = memory.text_index(kind)
     while not memory.extend_texts(index):
-        if not ctx.in_exec:
+        if not ctx.must_finish:
             return False
     return True
 
 
+async def _others_turn(ctx: Client, key: bytes) -> None:
+    await asyncio.sleep(0)
+    if not ctx.in_exec:  # else the transaction is ours
+        await ctx.server.transactions.free(key)
+
+
 async def _indexed(ctx: Client, key: bytes, kind: type[TextIndex], use: Callable[[Memory], Any]) -> Any:
     while not _is_indexed(ctx, memory := find(ctx, key), kind):
-        await asyncio.sleep(0)
+        await _others_turn(ctx, key)
     reply = use(memory)
     return await reply if isinstance(reply, asyncio.Future) else reply
 
@@ -75,7 +81,7 @@ def verify(ctx: Client, args: list[bytes]) -> Any:
         ids = memory.current_ids() if len(args) == 1 else _named(memory, args[1])
         checked, bad = _check(memory, ids)
         while ids:
-            if not ctx.in_exec:
+            if not ctx.must_finish:
                 return ctx.server.spawn(_check_rest(ctx, key, memory, ids, checked, bad))
             more, worse = _check(memory, ids)
             checked, bad = checked + more, bad + worse
@@ -96,7 +102,7 @@ async def _check_rest(
     ctx: Client, key: bytes, memory: Memory, ids: list[bytes], checked: int, bad: int
 ) -> dict[str, int]:
     while ids:
-        await asyncio.sleep(0)
+        await _others_turn(ctx, key)
         if find(ctx, key) is not memory:
             raise CommandError("the key was replaced while its records were being looked at")
         if not _is_indexed(ctx, memory, Contents):  # a large change begins another index

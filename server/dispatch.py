@@ -15,7 +15,8 @@ from ..index.errors import BadMemory
 from ..protocol.reply import QUEUED, ErrorReply, Replies
 from .arguments import NAME_BYTES
 from .audit import READS
-from .commands import TABLE, Command
+from .command_keys import reach
+from .commands import TABLE, Command, PendingWrite
 from .errors import ERROR_CHARS, CommandError
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class CrossProtocol(Exception):
 
 
 class Paused(Exception):
-    """CLIENT PAUSE, or a large change of its memory, holds this command back: the connection tries again thereafter."""
+    """CLIENT PAUSE, a large change of its memory or a transaction that is under way holds this command back: the
+    connection tries again thereafter."""
 
 
 def find(args: list[bytes]) -> Command:
@@ -132,6 +134,8 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         if server.log.failure is not None and ctx.would_write(entry):
             raise CommandError(server.log.failure, "MISCONF")
         if server.eviction.limit and not _has_memory(ctx, entry, args):
+            if server.eviction.is_held:
+                raise Paused
             raise CommandError("command not allowed when used memory > 'maxmemory'.", "OOM")
         if ctx.multi is not None and name not in _NOT_QUEUED:
             if "no_multi" in entry.flags:
@@ -156,11 +160,11 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
             reason = error.message if error.code == "ERR" else error.wire
             error = CommandError(f"Transaction discarded because of: {reason}", "EXECABORT")
         elif ctx.multi is not None:
-            ctx.multi_failed = True
+            ctx.multi.failed = True
         return _error(ctx, error.code, error.message)
     if server.pause_until and server.holds(ctx, entry):
         raise Paused
-    if server.changing and server.waits(ctx, entry, args):
+    if (server.changing or server.transactions.matters) and server.waits(ctx, entry, args):
         raise Paused
     ctx.last_command = name
     return call(ctx, entry, args)
@@ -189,28 +193,24 @@ def _check_size(ctx: Client, name: str, args: list[bytes]) -> None:
 def _queue(ctx: Client, entry: Command, args: list[bytes]) -> None:
     """Keep a command for EXEC; raises CommandError, and then the transaction holds nothing any more."""
     queue = ctx.multi
-    if queue is None or ctx.multi_failed:  # EXEC will refuse it
+    if queue is None or queue.failed:  # EXEC will refuse it
         return
-    ctx.multi_bytes += sum(map(len, args)) + _WORD_COSTS * (len(args) + 2)
+    size = sum(map(len, args)) + _WORD_COSTS * (len(args) + 2)
     limit = ctx.server.config["client-query-buffer-limit"]
-    if ctx.multi_bytes > limit:
-        ctx.server.release([queue])
-        ctx.multi, ctx.multi_bytes = [], 0
+    if queue.size + size > limit:
+        ctx.server.release([queue.empty()])
         raise CommandError(f"the commands of the transaction exceed client-query-buffer-limit ({limit} bytes)")
-    queue.append((entry, args))
+    queue.add(entry, args, size)
 
 
 def _has_memory(ctx: Client, entry: Command, args: list[bytes]) -> bool:
     """Whether maxmemory lets the command run, or be queued, once other memories have made room for it."""
-    commands = [(entry, args)]
-    if entry.name == "exec":
-        commands = ctx.multi or []
-    elif ctx.multi is not None and entry.name not in _NOT_QUEUED:
-        return ctx.server.eviction.make_room(ctx.now, set(entry.keys_in(args)))
-    if not any("denyoom" in each.flags for each, _ in commands):
+    queue = ctx.multi
+    if queue is not None and entry.name == "exec":
+        return not queue.needs_memory or ctx.server.eviction.make_room(ctx.now, queue.keys)
+    if "denyoom" not in entry.flags and (queue is None or entry.name in _NOT_QUEUED):
         return True
-    keep = {key for each, words in commands for key in each.keys_in(words)}
-    return ctx.server.eviction.make_room(ctx.now, keep)
+    return ctx.server.eviction.make_room(ctx.now, set(entry.keys_in(args)))
 
 
 def call(ctx: Client, entry: Command, words: list[bytes]) -> Any:
@@ -227,6 +227,8 @@ def call(ctx: Client, entry: Command, words: list[bytes]) -> Any:
         reply = error_reply(ctx, entry.name, error)
     took = perf_counter_ns() - began
     if isinstance(reply, Future):
+        if isinstance(reply, PendingWrite):
+            ctx.goes_on = reach(entry, words)
         observer.begun(ctx, entry, words, began, reply)
     else:
         observer.samples[entry.name].append(took)

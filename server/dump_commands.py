@@ -49,7 +49,7 @@ def dump_(ctx: Client, args: list[bytes]) -> Any:
     keyspace.prune(args[0], ctx.now)
     frozen = freeze(b"", memory, 0, ctx.now)
     rows = frozen.view.n + (frozen.past.n if frozen.past is not None else 0)
-    if ctx.in_exec or rows <= _DUMP_INLINE:
+    if ctx.must_finish or rows <= _DUMP_INLINE:
         return dump(frozen, keyspace.vocabulary)
     return ctx.background(partial(_bulk, frozen, keyspace.vocabulary))
 
@@ -95,7 +95,7 @@ def restore(ctx: Client, args: list[bytes]) -> Any:
     def read() -> Memory:
         return _load(order.payload, keyspace.vocabulary, ctx.now)
 
-    if ctx.in_exec or len(order.payload) <= _RESTORE_INLINE:
+    if ctx.must_finish or len(order.payload) <= _RESTORE_INLINE:
         return _commit(ctx, order, read())
 
     def finish(memory: Memory) -> SimpleString:

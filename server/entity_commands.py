@@ -85,7 +85,7 @@ def resolving(
     entities = memory.entities
     if (
         entities is None
-        or ctx.in_exec
+        or ctx.must_finish
         or not vector
         or entities.vector_count(entity_type) <= _NEAREST_ON_LOOP
         or entities.lookup(name, entity_type)

@@ -47,6 +47,7 @@ class Eviction:
         self._volatile: list[bytes] = []  # keys with a deadline, to draw from
         self.limit = 0
         self.tracks = False
+        self.is_held = False  # a transaction holds some that might go
         server.config.on_change("maxmemory", self._set_limit)
         server.config.on_change("maxmemory-policy", self._set_policy)
 
@@ -130,6 +131,7 @@ class Eviction:
         """Evict until what is used is within the limit; False where it is not and nobody can go. `keep` stays, and so
         many in all."""
         server = self._server
+        self.is_held = False
         if self.used() <= self.limit:
             return True
         if server.log.failure is not None or now < server.pause_until:
@@ -160,9 +162,12 @@ class Eviction:
         count = 1 if how == "random" else self._config["maxmemory-samples"]
         found: dict[bytes, Memory] = {}
         for key in self._drawn(which, count + len(keep)):
-            memory = self._keyspace.get(key, now)
-            if memory is not None and key not in keep:
-                found[key] = memory
+            if self._keyspace.held(key):
+                self.is_held = True
+            elif key not in keep:
+                memory = self._keyspace.get(key, now)
+                if memory is not None:
+                    found[key] = memory
         if not found:
             return None
         if how == "lru":

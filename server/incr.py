@@ -144,10 +144,29 @@ def encode_group(group: Group) -> bytes:
 def encode_pieces(group: Group) -> list[bytes]:
     """The same in pieces: a payload of hundreds of megabytes is not copied."""
     if len(group) == 1 and isinstance(group[0], Restore):
-        *words, payload = group[0].encode()
-        head = pack(words).removeprefix(b"*%d" % len(words))
-        return [b"*%d%b$%d\r\n" % (len(words) + 1, head, len(payload)), payload, _CRLF]
+        return encode_entries(group)
     return [encode_group(group)]
+
+
+def encode_entries(group: Group) -> list[bytes]:
+    """Some entries of a group in pieces; `framed` makes a group of them."""
+    pieces: list[bytes] = []
+    packed: list[bytes] = []
+    for entry in group:
+        if isinstance(entry, Restore):
+            *words, payload = entry.encode()
+            head = pack(words).removeprefix(b"*%d" % len(words))
+            packed.append(b"*%d%b$%d\r\n" % (len(words) + 1, head, len(payload)))
+            pieces += [b"".join(packed), payload, _CRLF]
+            packed.clear()
+        else:
+            packed.append(pack(entry.encode()))
+    return [*pieces, b"".join(packed)] if packed else pieces
+
+
+def framed(pieces: list[bytes], count: int) -> list[bytes]:
+    """The pieces of `count` entries as a group."""
+    return pieces if count == 1 else [_MULTI, *pieces, _EXEC]
 
 
 class Mark(NamedTuple):

@@ -190,7 +190,8 @@ def _memory(server: Server, now: int) -> Fields:
 def _buffered(client: Client) -> int:
     """The bytes of commands that are not whole yet or are queued, and of replies that are not read."""
     connection = client.connection
-    size: int = connection.parser.buffered_bytes + client.multi_bytes + connection.unsent_bytes()
+    queued = 0 if client.multi is None else client.multi.size
+    size: int = connection.parser.buffered_bytes + queued + connection.unsent_bytes()
     return size
 
 

@@ -37,8 +37,9 @@ class Keyspace:
 
     `touched(key)` is called after each change of a key (WATCH), `flushed(keys)` when all go at once,
     `announce(key, event)` for each record that expires, `key_expired(key)` for each key that does,
-    `compactable(memory)` where dead rows outnumber the live ones, `released(things)` with what nobody needs any more,
-    the last references to memories and lists.
+    `held(key)` says whether the time has not come for what is due at the key, `compactable(memory)` where dead rows
+    outnumber the live ones, `released(things)` with what nobody needs any more, the last references to memories and
+    lists.
     """
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class Keyspace:
         self.key_expired: Callable[[bytes], None] = lambda key: None
         self.compactable: Callable[[Memory], None] = Memory.compact  # at once, until there is a loop to spare
         self.released: Callable[[list[Memory | list[Any]]], None] = lambda things: None  # they go at once
+        self.held: Callable[[bytes], bool] = lambda key: False
         self.before_change: Callable[[Entry], None] | None = None  # a snapshot is being taken
         self._words = 0.0, 0  # when the words of all memories were counted, and how many they were
         self.expired_keys = 0
@@ -120,13 +122,19 @@ class Keyspace:
     def expire(self, now: int, limit: int = NEVER) -> bool:
         """Drop up to `limit` things that are due; whether more may be."""
         due = self._due
+        held: list[tuple[int, bytes]] = []
+        is_more = False
         while due and due[0][0] <= now:
             if limit <= 0:
-                return True
+                is_more = True
+                break
             limit -= 1
             when, key = heappop(due)
             memory = self.memories.get(key)
             if memory is None:
+                continue
+            if self.held(key):
+                held.append((when, key))
                 continue
             if self.deadlines.get(key, NEVER) <= now:
                 self._expire_key(key)
@@ -134,7 +142,9 @@ class Keyspace:
                 self._expire_records(key, memory, now)
             elif when >= memory.watched_deadline:  # what was due then has moved
                 self._watch_deadline(key, memory)
-        return False
+        for each in held:
+            heappush(self._due, each)
+        return is_more
 
     def _expire_key(self, key: bytes) -> None:
         self.expired_keys += 1

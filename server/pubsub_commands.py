@@ -18,6 +18,7 @@ from .pubsub import AT_ONCE, NS_MAX
 
 if TYPE_CHECKING:
     from .client import Client
+    from .transactions import Transaction
 
 _SUBSCRIBES = "pubsub noscript loading stale"
 # As much of patterns as takes 20 milliseconds to compile.
@@ -96,8 +97,8 @@ def punsubscribe(ctx: Client, args: list[bytes]) -> Replies:
 def _confirm_each(ctx: Client, kind: bytes, names: list[bytes], change: Callable[[Client, bytes], None]) -> Replies:
     """Apply `change` to each name; each reply says how many subscriptions there are by then. Of very many names, the
     rest are the connection's next commands: others have their turn between."""
-    if ctx.in_exec:
-        _take_from_exec(ctx, names, compiles=kind == b"psubscribe")
+    if ctx.transaction is not None:
+        _take_from(ctx.transaction, names, compiles=kind == b"psubscribe")
     elif ctx.connection is not None:
         names, *rest = _turns(names)
         if rest:
@@ -110,15 +111,15 @@ def _confirm_each(ctx: Client, kind: bytes, names: list[bytes], change: Callable
     return Replies(replies or [Push((kind, None, _subscriptions(ctx)))])
 
 
-def _take_from_exec(ctx: Client, names: list[bytes], *, compiles: bool) -> None:
-    """EXEC has one turn for all its commands: refuse what takes longer. Raises CommandError."""
-    taken = ctx.exec_subscribes + _NAME * len(names) + (sum(map(bytes_to_compile, names)) if compiles else 0)
+def _take_from(transaction: Transaction, names: list[bytes], *, compiles: bool) -> None:
+    """A command of EXEC is not divided: refuse what takes longer than a turn. Raises CommandError."""
+    taken = transaction.subscribed_bytes + _NAME * len(names) + (sum(map(bytes_to_compile, names)) if compiles else 0)
     if taken > _COMPILED_AT_ONCE:
         raise CommandError(
             f"subscriptions of a transaction may name {_COMPILED_AT_ONCE // _NAME} channels and patterns, fewer where"
             f" PSUBSCRIBE names any with ? [ or \\ ({_COMPILED_AT_ONCE} bytes of these); send the rest outside of it"
         )
-    ctx.exec_subscribes = taken
+    transaction.subscribed_bytes = taken
 
 
 def _turns(names: list[bytes]) -> list[list[bytes]]:

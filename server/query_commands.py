@@ -430,8 +430,7 @@ def forget(ctx: Client, args: list[bytes]) -> Any:
     key = args[0]
     memory = find(ctx, key)
     views = memory.views(ctx.now)
-    if ctx.in_exec:
-        # EXEC is one moment: nothing may come between the look and the deletion, so it happens here and now.
+    if ctx.must_finish:
         return _forget_all(ctx, key, memory, 0, clauses, dry_run)
     cost = sum(map(_walk_cost, views))
     found = ctx.server.workers.submit(memory, cost, lambda: [_passing(view, clauses).tolist() for view in views])

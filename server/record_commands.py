@@ -438,7 +438,7 @@ def madd(ctx: Client, args: list[bytes]) -> Any:
     count = words.integer()
     if count < 1:
         raise syntax_error()
-    if len(args) <= _READ_ON_LOOP or ctx.in_exec:
+    if len(args) <= _READ_ON_LOOP or ctx.must_finish:
         return _add_all(ctx, args[0], _read_drafts(words, count, ctx.server.config))
 
     def then(drafts: list[Draft]) -> Any:

@@ -102,7 +102,8 @@ class Rewriter:
             return snapshot
 
         try:
-            snapshot = await file_log.switch(begin)
+            async with server.transactions.none():
+                snapshot = await file_log.switch(begin)
             while not snapshot.walk(_KEYS_PER_TURN):
                 await asyncio.sleep(0)
             records = await file_log.install(snapshot.take(), snapshot.vocabulary)

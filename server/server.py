@@ -47,6 +47,7 @@ from .rewrite import Rewriter
 from .sd_notify import Notifier
 from .stats import Stats
 from .tls import Tls
+from .transactions import Transaction, Transactions
 from .trim import Trimmer, share_heap, trim
 from .workers import Workers
 
@@ -111,7 +112,8 @@ class Server:
         self.changing: list[bytes] = []  # keys, one for each change that is made aside
         self._released: list[Memory | list[Any]] = []
         self._freeing = False
-        self.group: list[Entry] | None = None  # what EXEC has written so far
+        self.transactions = Transactions(self)
+        self.transaction: Transaction | None = None  # of which what is committed now is a part
         self.pause_until = 0  # CLIENT PAUSE, unix ms
         self.pause_writes_only = False
         self.paused_connections: set[Connection] = set()
@@ -127,14 +129,15 @@ class Server:
         self.keyspace.released = self.release
         self.keyspace.announce = self.announce
         self.keyspace.key_expired = self._key_expired
+        self.keyspace.held = self.transactions.holds
 
     # -- writing
 
     def commit(self, entry: Entry) -> None:
         """Apply a settled entry and log it."""
         self._apply(entry)
-        if self.group is not None:
-            self.group.append(entry)
+        if self.transaction is not None:
+            self.transaction.group.append(entry)
         else:
             self.log.append([entry])
 
@@ -142,8 +145,8 @@ class Server:
         """Apply and log entries that belong together."""
         for entry in group:
             self._apply(entry)
-        if self.group is not None:
-            self.group.extend(group)
+        if self.transaction is not None:
+            self.transaction.group.extend(group)
         elif group:
             self.log.append(group)
 
@@ -154,7 +157,10 @@ class Server:
         if self.notifications.on:
             for entry in group:
                 self.notifications.applied(entry)
-        self.log.append(group, encoded)
+        if self.transaction is not None:
+            self.transaction.add_made(len(group), encoded)
+        else:
+            self.log.append(group, [encoded])
 
     def _apply(self, entry: Entry) -> None:
         self.stats.changes += 1
@@ -316,11 +322,13 @@ class Server:
         self.resume_paused()
 
     def waits(self, client: Client, entry: Command, words: list[bytes]) -> bool:
-        """Whether the command writes to a memory that is being changed aside."""
-        if not client.would_write(entry):
+        """Whether the command writes to a memory that is being changed aside, or is about what a transaction is."""
+        if self.transactions.matters and self.transactions.holds_back(client, entry, words):
+            return True
+        if not (self.changing and client.would_write(entry)):
             return False
-        commands = (client.multi or []) if entry.name == "exec" else [(entry, words)]
-        return any(key in self.changing for each, some in commands if each.is_write for key in each.keys_in(some))
+        written = client.multi.written if entry.name == "exec" and client.multi else entry.keys_in(words)
+        return any(key in written for key in self.changing)
 
     def resume_paused(self) -> None:
         """Let the commands that wait try again."""
@@ -516,6 +524,7 @@ class Server:
             client.connection.stopping = True
         if self._backfilling is not None:
             self._backfilling.cancel()
+        await self.transactions.abandon()
         await self.embedding.close()
         self.audit.close()
         await self.inference.close()

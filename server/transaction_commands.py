@@ -1,23 +1,20 @@
 """MULTI, EXEC and WATCH.
 
 Commands between MULTI and EXEC are checked and queued by dispatch. EXEC runs them without anything in between, at one
-time, and logs all that they wrote as one group: after a crash it has happened whole or not at all.
+time (transactions.py), and logs all that they wrote as one group: after a crash it has happened whole or not at all.
 
-What they reply is bytes at once, so that it can be added up: a client whose replies become more than its output buffer
-may hold is cut off in the end. What it has written is written; what would only have read for it is not run any more.
+What they reply is added up: a client whose replies become more than its output buffer may hold is cut off in the end.
+What it has written is written; what would only have read for it is not run any more.
 """
 
 from __future__ import annotations
 
-import asyncio
-from asyncio import Future
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.encoder import encode
-from ..protocol.reply import NULL_ARRAY, OK, Encoded, SimpleString
-from .commands import Command, PendingWrite, command
-from .dispatch import call, error_reply, settled
+from ..protocol.reply import NULL_ARRAY, OK, SimpleString
+from .commands import command
 from .errors import CommandError
+from .transactions import Queue, Transaction
 
 if TYPE_CHECKING:
     from .client import Client
@@ -30,7 +27,7 @@ def multi(ctx: Client, args: list[bytes]) -> SimpleString:
     """Start a transaction: what follows is queued until EXEC."""
     if ctx.multi is not None:
         raise CommandError("MULTI calls can not be nested")
-    ctx.multi = []
+    ctx.multi = Queue()
     return OK
 
 
@@ -49,70 +46,15 @@ def exec_(ctx: Client, args: list[bytes]) -> Any:
     server = ctx.server
     for key in list(ctx.watched):
         server.keyspace.get(key, ctx.now)  # what has expired meanwhile counts as changed
-    queue, failed, dirty = ctx.multi, ctx.multi_failed, ctx.dirty
-    ctx.discard_transaction()  # the queue goes, but not in this turn of the loop
-    if failed:
-        raise CommandError("Transaction discarded because of previous errors.", "EXECABORT")
-    if dirty:
+    queue, dirty = ctx.multi, ctx.dirty
+    if queue.failed or dirty:
+        ctx.discard_transaction()
+        if queue.failed:
+            raise CommandError("Transaction discarded because of previous errors.", "EXECABORT")
         return NULL_ARRAY
-
-    group = server.group = []
-    ctx.in_exec = True
-    ctx.exec_subscribes = 0
-    most, size = ctx.connection.most_reply_bytes, 0
-    replies: list[Any] = []
-    try:
-        for entry, words in queue:
-            if most and size > most and "readonly" in entry.flags:
-                continue
-            reply = _as_bytes(ctx, _run(ctx, entry, words))
-            if isinstance(reply, bytes):
-                size += len(reply)
-            replies.append(reply)
-    finally:
-        ctx.in_exec = False
-        server.group = None
-        if group:
-            server.log.append(group)
-    if any(isinstance(reply, Future) for reply in replies):
-        return server.loop.create_task(_settle(ctx, [entry.name for entry, _ in queue], replies, size))
-    if most and size > most:
-        ctx.connection.cut_off()
-        return []
-    return replies
-
-
-def _run(ctx: Client, entry: Command, words: list[bytes]) -> Any:
-    if entry.name not in ctx.granted:
-        try:
-            ctx.server.acl.check_queued(ctx, entry, words)
-        except CommandError as error:
-            return error_reply(ctx, entry.name, error)
-    return call(ctx, entry, words)
-
-
-async def _settle(ctx: Client, names: list[str], replies: list[Any], size: int) -> list[Any]:
-    """Wait for the replies that threads still work on; `size` is that of the others, in bytes."""
-    most = ctx.connection.most_reply_bytes
-    for at, reply in enumerate(replies):
-        if not isinstance(reply, Future):
-            continue
-        if most and size > most and not isinstance(reply, PendingWrite):
-            reply.cancel()  # what has not begun does not
-            continue
-        await asyncio.wait([reply])
-        replies[at] = _as_bytes(ctx, settled(ctx, names[at], reply))
-        if isinstance(replies[at], bytes):
-            size += len(replies[at])
-    if most and size > most:
-        ctx.connection.cut_off()
-        return []
-    return replies
-
-
-def _as_bytes(ctx: Client, reply: Any) -> Any:
-    """A reply that may be large as what is sent of it."""
-    return Encoded(encode(reply, ctx.proto)) if type(reply) is list or type(reply) is dict else reply
+    ctx.multi = None
+    server.unwatch(ctx)
+    return Transaction(ctx, queue, at_once=server.transactions.barred).begin()
 
 
 @command("DISCARD", arity=1, flags=_FLAGS, usage="DISCARD", complexity="O(commands)", group="transactions")

@@ -12,9 +12,18 @@ import redis
 from harness import HOUR, JUNE, SECOND, Clock, Running, Wire, WireError, Word, pack
 from hypothesis import given
 from peer import MAKE, connect, for_redis, for_us, needs_redis, next_reply, redis_server
+from recalld.server import transactions
 from recalld.server.commands import TABLE, Command, command
 
 Start = Callable[..., Running]
+
+
+@pytest.fixture(autouse=True, params=["at once", "in turns"])
+def turns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests run twice: on transactions that are done at once, and with a turn of the loop for each command."""
+    if request.param == "in turns":
+        monkeypatch.setattr(transactions, "AT_ONCE_NS", -1)
+        monkeypatch.setattr(transactions, "TURN_NS", -1)
 
 
 @pytest.fixture
