@@ -48,8 +48,9 @@ log = logging.getLogger("recalld")
 
 _MOST_CONNECTIONS = 128
 _PATIENCE_S = 20
-# So long a body may keep silent and still hold its place against one who comes anew.
-_BODY_S = 1
+# Who sends a body for longer than this, and more slowly than so many bytes a second, or takes nothing of an answer for
+# so long, does not hold the place against one who comes anew.
+_BODY_S, _BODY_RATE = 1, 4096
 # Of a form that a stranger may send.
 _LOGIN_BYTES = 16 << 10
 # So much is taken of a connection in a turn of the loop: of a body in one-byte chunks that is a millisecond.
@@ -85,8 +86,8 @@ class _Http(uvicorn.Server):
 
 class _Connection(H11Protocol):
     """One connection, which asks something and takes of the answer within _PATIENCE_S or is closed; never more than
-    _MOST_CONNECTIONS. One more takes the place of that which for longest has asked nothing, or sent nothing of the body
-    of what it asks.
+    _MOST_CONNECTIONS. One more takes the place of that which for longest has asked nothing, or has sent the body of what
+    it asks, or taken the answer, too slowly.
 
     What it sends is taken by and by, for h11 makes an event of every chunk. An answer that did not wait for the whole
     body is the last one, and says so: what still comes is dropped, since who is still sending would not read of a
@@ -95,8 +96,10 @@ class _Connection(H11Protocol):
 
     _done: object = None  # the request that was answered last
     _left = 0  # bytes that the browser did not take
-    # When it was last answered or sent a part of a request. Not the loop's time: that is one for a whole turn.
-    _idle_since = 0.0
+    # When it came, was last answered, began to ask, or stopped to take the answer. Not the loop's time: that is one for
+    # a whole turn.
+    _since = 0.0
+    _body_bytes = 0  # of what is asked, its head not counted
     _may_drop = 0  # bytes, once what comes is dropped
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -113,10 +116,10 @@ class _Connection(H11Protocol):
             if not idle:
                 transport.abort()
                 return
-            longest = min(idle, key=lambda each: each._idle_since)
+            longest = min(idle, key=lambda each: each._since)
             self.connections.discard(longest)  # now: its end is told in a later turn of the loop
             longest.transport.abort()
-        self._idle_since = time.monotonic()
+        self._since = time.monotonic()
         self.loop.call_later(_PATIENCE_S, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -138,9 +141,15 @@ class _Connection(H11Protocol):
     def resume_reading(self) -> None:
         self._go_on()
 
+    def pause_writing(self) -> None:
+        self._since = time.monotonic()
+        super().pause_writing()
+
     def handle_events(self) -> None:
+        before = self.cycle
         super().handle_events()
-        if self.cycle is not None:  # perhaps a new one, which begins in the next turn
+        if self.cycle is not None and self.cycle is not before:  # it begins in the next turn
+            self._since, self._body_bytes = time.monotonic(), 0
             self.cycle.transport = self._of_cycle  # type: ignore[assignment]
             self.cycle.scope[_CYCLE] = self.cycle  # type: ignore[literal-required]
 
@@ -167,9 +176,8 @@ class _Connection(H11Protocol):
             piece = bytes(self._sent[:_TURN_BYTES])
             del self._sent[:_TURN_BYTES]
             if piece:
+                self._body_bytes += len(piece)
                 super().data_received(piece)
-                if not self.is_idle:
-                    self._idle_since = time.monotonic()
             self._go_on()
 
     @property
@@ -179,18 +187,21 @@ class _Connection(H11Protocol):
 
     @property
     def is_stalled(self) -> bool:
-        """Whether its request waits for a body of which nothing has come for a while.
+        """Whether its request waits for a body that comes slowly, or its answer for somebody who takes it.
 
         All that we take a body of is a POST, and it is not looked at before all of the body is there.
         """
-        if self.is_idle or self.cycle.response_started or not self.cycle.more_body:
+        seconds = time.monotonic() - self._since
+        if self.is_idle or seconds < _BODY_S:
             return False
-        if self.cycle.scope["method"] != "POST" or self._sent or self.flow.read_paused:
+        if self.flow.write_paused:
+            return True
+        if self.cycle.response_started or not self.cycle.more_body or self.cycle.scope["method"] != "POST":
             return False
-        return time.monotonic() - self._idle_since >= _BODY_S
+        return not (self._sent or self.flow.read_paused) and self._body_bytes <= _BODY_RATE * seconds
 
     def on_response_complete(self) -> None:
-        self._idle_since = time.monotonic()
+        self._since = time.monotonic()
         if self.cycle is not None and self.cycle.more_body and not self.transport.is_closing():
             self._may_drop = _BEHIND_BYTES
             self._sent.clear()

@@ -440,10 +440,10 @@ def test_one_more_connection_takes_the_place_of_an_idle_one(
 
 
 @pytest.mark.parametrize(("patience_s", "gets_in"), [(0.0, True), (PATIENCE_S, False)])
-def test_who_sends_a_part_of_a_body_and_then_nothing_keeps_nobody_away(
+def test_who_sends_a_body_by_drops_keeps_nobody_away(
     monkeypatch: pytest.MonkeyPatch, visitor: Visitor, server: Running, patience_s: float, gets_in: bool
 ) -> None:
-    """One that was heard of just now stays, and so does one that is being answered."""
+    """One that asked just now stays, and so does one that is being answered."""
     monkeypatch.setattr(console_module, "_MOST_CONNECTIONS", 4)
     monkeypatch.setattr(console_module, "_BODY_S", patience_s)
     connections = server.server.console._http.server_state.connections
@@ -456,7 +456,9 @@ def test_who_sends_a_part_of_a_body_and_then_nothing_keeps_nobody_away(
         stalled[2 - left].sendall(head.encode())
         eventually(lambda left=left: sum(each.is_idle for each in list(connections)) == left)
     if gets_in:
-        for _ in range(5):
+        for number in range(5):
+            for each in stalled[bool(number) :]:
+                each.sendall(b"x")
             assert visitor("/").status == 200
         assert stalled[0].recv(1) == b""
     else:
@@ -478,17 +480,23 @@ def test_who_sends_a_part_of_a_body_and_then_nothing_keeps_nobody_away(
         ({"response_complete": True}, False),  # idle, in another way
         ({"sent": b"x"}, False),
         ({"read_paused": True}, False),
-        ({"silent_s": -60.0}, False),
+        ({"seconds": 0.5}, False),
+        ({"body_bytes": 60 << 12}, True),
+        ({"body_bytes": 61 << 12}, False),
+        ({"body_bytes": 61 << 12, "write_paused": True}, True),
+        ({"response_started": True, "write_paused": True}, True),
+        ({"method": "GET", "write_paused": True, "seconds": 0.5}, False),
     ],
 )
-def test_a_body_stalls_that_is_waited_for(change: dict[str, Any], stalled: bool) -> None:
+def test_who_stalls_what_is_asked(change: dict[str, Any], stalled: bool) -> None:
     state: dict[str, Any] = {"method": "POST", "more_body": True, "response_started": False, "response_complete": False}
-    state |= {"sent": b"", "read_paused": False, "silent_s": 60.0} | change
+    state |= {"sent": b"", "read_paused": False, "write_paused": False, "seconds": 60.0, "body_bytes": 0} | change
     connection = object.__new__(console_module._Connection)
     names = ("more_body", "response_started", "response_complete")
     connection.cycle = SimpleNamespace(scope={"method": state["method"]}, **{name: state[name] for name in names})
-    connection.flow = SimpleNamespace(read_paused=state["read_paused"])
-    connection._sent, connection._idle_since = state["sent"], time.monotonic() - state["silent_s"]
+    connection.flow = SimpleNamespace(**{name: state[name] for name in ("read_paused", "write_paused")})
+    connection._sent, connection._body_bytes = state["sent"], state["body_bytes"]
+    connection._since = time.monotonic() - state["seconds"]
     assert connection.is_stalled is stalled
 
 
