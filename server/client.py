@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -206,10 +205,14 @@ class Client:
                 return
             try:
                 value = done.result()
-                self.now = self.server.clock() if transaction is None else transaction.now
-                self.check_user()
-                with nullcontext() if transaction is None else transaction.writing():
+                if transaction is None:
+                    self.now = self.server.clock()
+                    self.check_user()
                     result = finish(value)
+                else:
+                    self.now = transaction.now
+                    with transaction.writing():
+                        result = finish(value)
             except Exception as error:
                 reply.set_exception(error)
                 return

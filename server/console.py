@@ -85,9 +85,9 @@ class _Http(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """One connection, which asks something and takes of the answer within _PATIENCE_S or is closed; never more than
-    _MOST_CONNECTIONS. One more takes the place of that which for longest has asked nothing, or has sent the body of what
-    it asks, or taken the answer, too slowly.
+    """One connection, which asks something and takes of the answer within _PATIENCE_S or is closed; at most
+    _MOST_CONNECTIONS. One more takes the place of that which for longest has asked nothing, or has sent the body of
+    what it asks, or taken the answer, too slowly.
 
     What it sends is taken by and by, for h11 makes an event of every chunk. An answer that did not wait for the whole
     body is the last one, and says so: what still comes is dropped, since who is still sending would not read of a

@@ -1,0 +1,650 @@
+"""Transactions held up between two of their commands, while everything else happens: to their keys, the log, their
+client. Whether they reply as those do that are done at once, tests/test_server_transactions.py shows."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from select import select
+from typing import Any
+
+import pytest
+from durable import eventually, on_loop
+from fake_embedder import FakeEmbedder
+from faulty_files import FaultyFiles
+from harness import PATIENCE_S, SECOND, Clock, Running, Wire, WireError
+from recalld.server import aside, console_client, record_commands, rewrite, transactions
+from test_attack_aside import KEYS, MEMORIES, Script, heard, held_by, repeated_at_once, said, same_after_restart, small
+
+
+class Turns:
+    """Stops transactions between two commands, while it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.taken = 0  # turns that were asked for
+        self.before_last = 0  # how many turns may be taken although it is closed
+
+    async def next_turn(self) -> None:
+        self.taken += 1
+        while self.closed and self.before_last <= 0:
+            await asyncio.sleep(0.001)
+        self.before_last -= 1
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
+    """Each command of a transaction has a turn of its own."""
+    turns = Turns()
+    monkeypatch.setattr(transactions, "AT_ONCE_NS", -1)
+    monkeypatch.setattr(transactions, "TURN_NS", -1)
+    monkeypatch.setattr(transactions, "next_turn", turns.next_turn)
+    yield turns
+    turns.closed = False
+
+
+@pytest.fixture
+def kept(turns: Turns, tmp_path: Path) -> Iterator[Running]:
+    """A server that keeps what it acknowledges, with a record in each of two memories."""
+    with Running(clock=Clock(), dir=tmp_path, appendfsync="always") as server:
+        wire = server.wire(2)
+        for key in ("m", "o"):
+            wire("MEM.CREATE", key, "MODE", "SEARCH")
+            wire("MEM.ADD", key, "ID", "first", "TEXT", "the first")
+        yield server
+        turns.closed = False
+
+
+def begin(turns: Turns, wire: Wire, *commands: list[Any], done: int = 1) -> None:
+    """Send a transaction and return when so many of its commands are done and no more will be."""
+    wire.pipeline(["MULTI"], *commands)
+    turns.closed, turns.before_last, turns.taken = True, done - 1, 0
+    wire.send("EXEC")
+    eventually(lambda: turns.taken == done)
+
+
+def add(key: str, name: str, *more: Any) -> list[Any]:
+    return ["MEM.ADD", key, "ID", name, "TEXT", f"text {name}", *more]
+
+
+def nothing_came(wire: Wire) -> bool:
+    return not select([wire.sock], [], [], 0)[0]
+
+
+def paused(server: Running) -> int:
+    return on_loop(server, lambda: len(server.server.paused_connections))
+
+
+TWO = [add("m", "a"), add("m", "b")]
+
+
+# Who waits
+
+
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [
+        (["MEM.CARD", "m"], 3),
+        (["MEM.GET", "m", "a"], None),
+        (["MEM.QUERY", "m", "TEXT", "text", "TOPK", 1, "NOTEXT"], [[b"a"]]),
+        (["MEM.QUERY", "o", "TEXT", "text", "ACROSS", 1, "m", "TOPK", 1, "NOTEXT"], [[b"a", b"m"]]),
+        (["MEM.QUERY", "o", "TEXT", "first", "CASCADE", "DOWN", "NOTEXT"], [[b"first", b"o"]]),
+        (["EXISTS", "o", "m"], 2),
+        (["DUMP", "m"], None),
+        (["COPY", "m", "copy"], 1),
+        (["RENAME", "o", "m"], "OK"),
+        (["MEM.DEL", "m", "a", "b", "c"], 2),
+        (["MEM.MADD", "m", 1, "RECORD", "ID", "c", "TEXT", "more"], [b"c"]),
+        (["MEM.FORGET", "m", "FILTER", "id", "EQ", "b"], None),
+        (["DEL", "m"], 1),
+        (["WATCH", "m"], "OK"),
+        (["DBSIZE"], 2),
+        (["KEYS", "*"], None),
+        (["SCAN", 0], None),
+        (["RANDOMKEY"], None),
+        (["FLUSHALL"], "OK"),
+        (["MEMORY", "USAGE", "m"], None),
+    ],
+    ids=lambda value: str(value[0]) if isinstance(value, list) and value else None,
+)
+def test_whoever_is_about_its_keys_waits(kept: Running, turns: Turns, command: list[Any], reply: Any) -> None:
+    wire, other = kept.wire(2), kept.wire(2)
+    begin(turns, wire, *TWO)
+    other.send(*command)
+    eventually(lambda: paused(kept) == 1)
+    assert nothing_came(other)
+    turns.closed = False
+    assert wire.read() == [b"a", b"b"]
+    found = other.read()
+    assert reply is None or found == reply
+    same_after_restart(kept)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["PING"],
+        ["MEM.CARD", "o"],
+        add("o", "more"),
+        ["MEM.CREATE", "new", "MODE", "SEARCH"],
+        ["MEM.QUERY", "o", "TEXT", "first", "ACROSS", 1, "x"],
+        ["DEL", "o"],
+        ["MEM.EXPIRE", "o", "first", 5],
+        ["INFO"],
+        ["CLIENT", "LIST"],
+        ["PUBLISH", "m", "x"],
+        ["CONFIG", "SET", "maxmemory", 0],
+    ],
+    ids=lambda words: words[0],
+)
+def test_others_are_served(
+    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns, command: list[Any]
+) -> None:
+    """Alone and in a transaction of their own, and all of it is there after a restart."""
+    wire, other = kept.wire(2), kept.wire(2)
+    begin(turns, wire, *TWO, ["MEM.CARD", "m"])
+    other(*command)
+    monkeypatch.setattr(transactions, "AT_ONCE_NS", 1 << 60)
+    other.pipeline(["MULTI"], command, ["MEM.CARD", "o"])
+    assert len(other("EXEC")) == 2
+    assert nothing_came(wire)
+    turns.closed = False
+    assert wire.read() == [b"a", b"b", 3]
+    if command[0] != "MEM.CREATE":  # its place among the keys is that of its entry
+        same_after_restart(kept)
+
+
+def test_a_transaction_on_its_keys_waits_and_one_that_saw_them_before_fails(kept: Running, turns: Turns) -> None:
+    wire, watcher, other = (kept.wire(2) for _ in range(3))
+    watcher("WATCH", "m")
+    watcher.pipeline(["MULTI"], ["MEM.CARD", "m"])
+    other.pipeline(["MULTI"], ["MEM.CARD", "o"], add("m", "c"), ["MEM.CARD", "m"])
+    begin(turns, wire, *TWO)
+    watcher.send("EXEC")
+    other.send("EXEC")
+    eventually(lambda: paused(kept) == 2)
+    turns.closed = False
+    assert wire.read() == [b"a", b"b"]
+    assert watcher.read() is None
+    assert other.read() == [1, b"c", 4]
+
+
+def test_one_that_looks_at_all_keys_has_all_others_wait(kept: Running, turns: Turns) -> None:
+    wire, other, third = (kept.wire(2) for _ in range(3))
+    begin(turns, wire, ["DBSIZE"], ["MEM.CREATE", "x", "MODE", "SEARCH"], ["DBSIZE"])
+    other.send("MEM.CREATE", "y", "MODE", "SEARCH")
+    third.send("MEM.CARD", "o")
+    eventually(lambda: paused(kept) == 2)
+    assert kept.wire(2)("PING") == "PONG"
+    turns.closed = False
+    assert wire.read() == [2, "OK", 3]
+    assert (other.read(), third.read()) == ("OK", 1)
+    same_after_restart(kept)
+
+
+def test_a_flush_inside(kept: Running, turns: Turns) -> None:
+    wire, other = kept.wire(2), kept.wire(2)
+    begin(turns, wire, ["FLUSHALL"], ["MEM.CREATE", "m", "MODE", "SEARCH"], add("m", "a"))
+    other.send(*add("m", "b"))
+    eventually(lambda: paused(kept) == 1)
+    turns.closed = False
+    assert wire.read() == ["OK", "OK", b"a"]
+    assert other.read() == b"b"
+    assert same_after_restart(kept)("MEM.CARD", "m") == 2
+
+
+def test_one_after_the_other(kept: Running, turns: Turns) -> None:
+    """Transactions on one key of many clients, and commands between them, are each one moment."""
+    for number in range(5):
+        kept.wire(2)("MEM.CREATE", f"k{number}", "MODE", "SEARCH")
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        rng = Random(number)
+        try:
+            wire = kept.wire(2)
+            for turn in range(12):
+                key = f"k{rng.randrange(5)}"
+                reply = wire.pipeline(
+                    ["MULTI"],
+                    ["MEM.CARD", key],
+                    add(key, f"{number}-{turn}"),
+                    add(f"k{rng.randrange(5)}", f"{number}-{turn}-too"),
+                    ["MEM.DEL", key, f"{number}-{turn}"],
+                    ["MEM.CARD", key],
+                    ["EXEC"],
+                )[-1]
+                assert reply[3] == 1 and reply[4] - reply[0] in (0, 1)
+                assert wire("DBSIZE") == 7
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert not kept.server.transactions.matters
+    wire = kept.wire(2)
+    assert sum(wire("MEM.CARD", f"k{number}") for number in range(5)) == 6 * 12
+    same_after_restart(kept)
+
+
+# What is under way besides
+
+
+def test_a_write_that_had_begun_before_comes_behind(
+    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns
+) -> None:
+    """It waits for its vector while the transaction deletes the record."""
+    fake = FakeEmbedder()
+    monkeypatch.setattr("recalld.server.embedding.make", fake.make)
+    wire, other = kept.wire(2), kept.wire(2)
+    wire("MEM.CREATE", "e", "EMBEDDER", "openai", "MODEL", "fake", "DIM", 8)
+    fake.gate.clear()
+    other.send("MEM.ADD", "e", "ID", "a", "TEXT", "embedded")
+    assert fake.entered.acquire(timeout=PATIENCE_S)
+    begin(turns, wire, ["MEM.ADD", "e", "ID", "a", "TEXT", "mine", "META", "n", 1], ["MEM.CARD", "e"])
+    fake.gate.set()
+    eventually(lambda: on_loop(kept, lambda: bool(kept.server.transactions._after)))
+    assert nothing_came(other)
+    turns.closed = False
+    assert wire.read() == [b"a", 1]
+    assert other.read() == b"a"
+    assert wire("MEM.SCAN", "e", 0)[1] == [b"a"]
+    same_after_restart(kept)
+
+
+def test_vectors_that_are_made_in_the_background_come_behind(
+    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns
+) -> None:
+    fake = FakeEmbedder()
+    monkeypatch.setattr("recalld.server.embedding.make", fake.make)
+    wire = kept.wire(2)
+    wire("MEM.CREATE", "e", "EMBEDDER", "openai", "MODEL", "fake", "DIM", 8)
+    fake.gate.clear()
+    wire.pipeline(["MULTI"], ["MEM.ADD", "e", "ID", "a", "TEXT", "embedded"], ["EXEC"])  # which waits for no vector
+    assert fake.entered.acquire(timeout=PATIENCE_S)
+    begin(turns, wire, ["MEM.CARD", "e"], ["MEM.CARD", "e"])
+    fake.gate.set()
+    eventually(lambda: on_loop(kept, lambda: bool(kept.server.transactions._end._waiters)))
+    memory = kept.server.keyspace.memories[b"e"]
+    assert memory.pending == 1
+    turns.closed = False
+    assert wire.read() == [1, 1]
+    eventually(lambda: memory.pending == 0)
+    same_after_restart(kept)
+
+
+def test_a_large_change_aside_that_had_begun_before_comes_behind(
+    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns
+) -> None:
+    """The transaction only reads the key: it does not wait for the change, and sees nothing of it."""
+    monkeypatch.setattr(aside, "ON_LOOP", 0)
+    made, go_on = threading.Event(), threading.Event()
+    encode = aside.encode_group
+
+    def held(group: Any) -> bytes:
+        made.set()
+        assert go_on.wait(PATIENCE_S)
+        return encode(group)
+
+    monkeypatch.setattr(aside, "encode_group", held)
+    wire, other = kept.wire(2), kept.wire(2)
+    other.send("MEM.MADD", "m", 2, "RECORD", "TEXT", "x", "RECORD", "TEXT", "y")
+    assert made.wait(PATIENCE_S)
+    begin(turns, wire, ["MEM.CARD", "m"], ["MEM.CARD", "m"])
+    go_on.set()
+    eventually(lambda: on_loop(kept, lambda: bool(kept.server.transactions._after)))
+    turns.closed = False
+    assert wire.read() == [1, 1]
+    assert other.read() == [b"1", b"2"]
+    same_after_restart(kept)
+
+
+def test_large_changes_inside_are_made_aside_and_seen_by_nobody_before(
+    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns
+) -> None:
+    monkeypatch.setattr(aside, "ON_LOOP", 0)
+    monkeypatch.setattr(record_commands, "_READ_ON_LOOP", 0)
+    made = threading.Event()
+    encode = aside._encode_part
+
+    def noted(group: Any) -> bytes:
+        made.set()
+        return encode(group)
+
+    monkeypatch.setattr(aside, "_encode_part", noted)
+    wire, other = kept.wire(2), kept.wire(2)
+    madd = ["MEM.MADD", "m", 2, "RECORD", "TEXT", "x", "META", "n", 1, "RECORD", "TEXT", "y", "META", "n", 2]
+    begin(turns, wire, add("m", "a"), madd, ["MEM.CARD", "m"], ["MEM.FORGET", "m", "FILTER", "n", "EQ", 1])
+    other.send("MEM.CARD", "m")
+    eventually(lambda: paused(kept) == 1)
+    turns.closed = False
+    assert wire.read() == [b"a", [b"1", b"2"], 4, [1, [b"1"]]]
+    assert made.is_set()
+    assert other.read() == 3
+    same_after_restart(kept)
+
+
+def test_nothing_on_its_keys_expires_meanwhile(kept: Running, turns: Turns) -> None:
+    """It is one moment; what was due meanwhile goes behind it."""
+    wire, other = kept.wire(2), kept.wire(2)
+    wire("MEM.CREATE", "short", "MODE", "SEARCH")
+    wire("EXPIRE", "short", 1)
+    wire("MEM.ADD", "m", "ID", "brief", "TEXT", "brief", "TTL", 1)
+    wire("MEM.ADD", "o", "ID", "brief", "TEXT", "brief", "TTL", 1)
+    reads: list[list[Any]] = [["EXISTS", "short"], ["MEM.CARD", "m"]]
+    begin(turns, wire, *reads, add("short", "a"), *reads)
+    kept.clock.advance(2 * SECOND)
+    on_loop(kept, lambda: kept.server.keyspace.expire(kept.clock()))
+    on_loop(kept, lambda: kept.server.keyspace.expire(kept.clock(), 1))
+    assert other("MEM.CARD", "o") == 1
+    turns.closed = False
+    assert wire.read() == [1, 2, b"a", 1, 2]
+    on_loop(kept, lambda: kept.server.keyspace.expire(kept.clock()))
+    assert set(kept.server.keyspace.memories) == {b"m", b"o"}
+    assert kept.server.keyspace.memories[b"m"].table.live == 1
+    same_after_restart(kept)
+
+
+def test_a_memory_of_it_is_not_evicted_and_who_needs_the_room_waits(kept: Running, turns: Turns) -> None:
+    wire, other = kept.wire(2), kept.wire(2)
+    wire("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
+    begin(turns, wire, *TWO)
+    other("CONFIG", "SET", "maxmemory", 1 << 40)
+    eventually(lambda: not kept.server.eviction._changed)
+    other("CONFIG", "SET", "maxmemory", on_loop(kept, kept.server.eviction.used) - 1)
+    other.send(*add("o", "more"))
+    eventually(lambda: paused(kept) == 1)
+    assert b"m" in kept.server.keyspace.memories
+    turns.closed = False
+    assert wire.read() == [b"a", b"b"]
+    assert other.read() == b"more"
+    assert set(kept.server.keyspace.memories) == {b"o"}
+    other("CONFIG", "SET", "maxmemory", 0)
+    same_after_restart(kept)
+
+
+def test_a_rewrite_is_of_a_moment_before_or_behind(kept: Running, turns: Turns) -> None:
+    wire, other = kept.wire(2), kept.wire(2)
+    begin(turns, wire, add("m", "a"), add("m", "b"), ["MEM.DEL", "m", "first"])
+    other("BGREWRITEAOF")
+    other(*add("o", "meanwhile"))
+    assert b"aof_rewrite_in_progress:1" in other("INFO", "persistence")
+    # None gets under way any more: a short one is done at once, a long one waits.
+    other.pipeline(["MULTI"], ["MEM.CARD", "o"], add("o", "short"))
+    assert other("EXEC") == [2, b"short"]
+    third = kept.wire(2)
+    third.pipeline(["MULTI"], *[add("o", f"long-{number}") for number in range(40)])
+    third.send("EXEC")
+    eventually(lambda: paused(kept) == 1)
+    turns.closed = False
+    assert wire.read() == [b"a", b"b", 1]
+    assert len(third.read()) == 40
+    eventually(lambda: b"aof_rewrite_in_progress:0" in other("INFO", "persistence"))
+    assert b"aof_last_bgrewrite_status:ok" in other("INFO", "persistence")
+    assert kept.server.rewriter.rewrites == 1
+    assert same_after_restart(kept)("MEM.CARD", "o") == 43
+
+
+def test_a_rewrite_that_has_begun_goes_on(
+    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns
+) -> None:
+    """Its base is of the moment before the transaction, all of which is in the new log."""
+    wire, other = kept.wire(2), kept.wire(2)
+    monkeypatch.setattr(rewrite, "_KEYS_PER_TURN", 0)
+    other("BGREWRITEAOF")
+    eventually(lambda: on_loop(kept, lambda: kept.server.keyspace.before_change and not kept.server.transactions._bars))
+    begin(turns, wire, add("m", "a"), ["MEM.DEL", "m", "first"], ["MEM.CREATE", "new", "MODE", "SEARCH"], done=2)
+    other(*add("o", "b"))
+    monkeypatch.setattr(rewrite, "_KEYS_PER_TURN", 300)
+    eventually(lambda: kept.server.rewriter.rewrites == 1)
+    turns.closed = False
+    assert wire.read() == [b"a", 1, "OK"]
+    same_after_restart(kept)
+
+
+# How it ends
+
+
+def test_a_crash_finds_all_of_it_or_nothing(kept: Running, turns: Turns, tmp_path: Path) -> None:
+    """As kill -9 leaves the files: in the middle, with writes of others since it began, and once it is answered."""
+
+    def found(name: str) -> list[Any]:
+        copied = tmp_path.parent / f"{tmp_path.name}-{name}"
+        shutil.copytree(tmp_path, copied)
+        with Running(clock=kept.clock, dir=copied) as other:
+            return held_by(other)
+
+    wire, other = kept.wire(2), kept.wire(2)
+    before = held_by(kept)
+    begin(turns, wire, *TWO, ["RENAME", "m", "n"], done=2)
+    assert found("during") == before
+    other(*add("o", "c"))
+    crashed = found("later")
+    assert [each[0] for each in crashed] == [b"m", b"o"]
+    assert crashed[0] == before[0] and crashed[1] != before[1]
+    turns.closed = False
+    assert wire.read() == [b"a", b"b", "OK"]
+    assert found("after") == held_by(kept)
+
+
+@pytest.mark.parametrize("how", ["closed", "killed", "deleted"])
+def test_it_goes_on_without_its_client(kept: Running, turns: Turns, how: str) -> None:
+    """All of it, but who has gone subscribes to nothing."""
+    admin, other = kept.wire(2), kept.wire(2)
+    admin("ACL", "SETUSER", "bob", "on", "nopass", "~*", "&*", "+@all")
+    wire = kept.wire(2)
+    wire("AUTH", "bob", "x")
+    number = wire("CLIENT", "ID")
+    begin(turns, wire, *TWO, ["SUBSCRIBE", "news"], add("m", "c"))
+    other.send("MEM.CARD", "m")
+    eventually(lambda: paused(kept) == 1)
+    if how == "closed":
+        wire.close()
+    elif how == "killed":
+        admin("CLIENT", "KILL", "ID", number)
+    else:
+        admin("ACL", "DELUSER", "bob")
+    if how != "closed":  # that one may be half closed, and still wait for its reply
+        eventually(lambda: number not in kept.server.clients)
+    turns.closed = False
+    assert other.read() == 4
+    eventually(lambda: admin("PUBSUB", "CHANNELS") == [])
+    assert not kept.server.transactions.matters
+    same_after_restart(kept)
+
+
+@pytest.mark.parametrize("heals", [False, True])
+def test_where_the_log_fails_its_reply_says_so(turns: Turns, heals: bool) -> None:
+    files = FaultyFiles()
+    with Running(clock=Clock(), dir="/data", files=files, appendfsync="always") as server:
+        wire, other = server.wire(2), server.wire(2)
+        wire("MEM.CREATE", "m", "MODE", "SEARCH")
+        wire("MEM.CREATE", "o", "MODE", "SEARCH")
+        begin(turns, wire, *TWO)
+        files.fail("write", errno.ENOSPC, nth=0)
+        assert "MISCONF" in other.error(*add("o", "x"))
+        if heals:
+            files.heal()
+            eventually(lambda: said(other, add("o", "y")) == b"y")
+            turns.closed = False
+            assert wire.read() == [b"a", b"b"]
+        else:
+            turns.closed = False
+            assert "MISCONF" in heard(wire)
+            files.heal()
+            eventually(lambda: said(other, add("o", "y")) == b"y")
+        assert other("MEM.CARD", "m") == 2
+        same_after_restart(server)
+
+
+def test_a_shutdown_lets_it_end(kept: Running, turns: Turns) -> None:
+    wire = kept.wire(2)
+    begin(turns, wire, *TWO)
+    connections = [client.connection for client in kept.server.clients.values()]
+    stopping = threading.Thread(target=kept.stop)
+    stopping.start()
+    eventually(lambda: all(each.closing_after_input for each in connections))
+    turns.closed = False
+    assert wire.read() == [b"a", b"b"]
+    stopping.join()
+    kept.start()
+    assert kept.wire(2)("MEM.CARD", "m") == 3
+
+
+def test_where_the_server_ends_first_it_has_not_happened(
+    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns
+) -> None:
+    """Nor has what waited for it in the middle of a write."""
+    fake = FakeEmbedder()
+    monkeypatch.setattr("recalld.server.embedding.make", fake.make)
+    wire, other = kept.wire(2), kept.wire(2)
+    wire("MEM.CREATE", "e", "EMBEDDER", "openai", "MODEL", "fake", "DIM", 8)
+    fake.gate.clear()
+    other.send("MEM.ADD", "e", "ID", "a", "TEXT", "embedded")
+    assert fake.entered.acquire(timeout=PATIENCE_S)
+    before = held_by(kept)
+    begin(turns, wire, ["RENAME", "e", "f"], *TWO)
+    fake.gate.set()
+    eventually(lambda: on_loop(kept, lambda: bool(kept.server.transactions._after)))
+    on_loop(kept, kept.server._hurry.set)
+    kept.stop()
+    assert "shutting down" in heard(wire)
+    kept.start()
+    assert held_by(kept) == before
+
+
+def test_replies_beyond_the_output_limit_end_it(kept: Running, turns: Turns) -> None:
+    """What it writes is written; what would only have read is not run any more."""
+    wire, other = kept.wire(2), kept.wire(2)
+    wire("MEM.ADD", "m", "ID", "long", "TEXT", "x" * 5_000)
+    wire("CONFIG", "SET", "client-output-buffer-limit", "normal 20000 0 0")
+    wire.pipeline(["MULTI"], *[["MEM.GET", "m", "long"]] * 9, add("m", "a"))
+    wire.send("EXEC")
+    with pytest.raises((ConnectionError, EOFError)):
+        wire.read()
+    assert other("MEM.CARD", "m") == 3
+    same_after_restart(kept)
+
+
+def test_pushes_and_what_follows_come_behind_its_reply(kept: Running, turns: Turns) -> None:
+    wire, other = kept.wire(3), kept.wire(2)
+    begin(turns, wire, ["SUBSCRIBE", "news"], ["MEM.CARD", "m"], add("m", "a"))
+    assert other("PUBLISH", "news", "early") == 1
+    wire.send("PING")
+    assert nothing_came(wire)
+    turns.closed = False
+    said = b""
+    while not said.endswith(b"+PONG\r\n"):
+        said += wire.sock.recv(4096)
+    assert said == (
+        b"*3\r\n>3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n:1\r\n$1\r\na\r\n"
+        b">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$5\r\nearly\r\n+PONG\r\n"
+    )
+
+
+def test_the_console_waits_as_others_do(kept: Running, turns: Turns) -> None:
+    wire = kept.wire(2)
+    begin(turns, wire, *TWO)
+
+    async def look() -> Any:
+        insider = console_client.Insider(kept.server, "127.0.0.1:0", kept.server.acl.default)
+        try:
+            return await insider("MEM.CARD", "m")
+        finally:
+            insider.close()
+
+    looking = asyncio.run_coroutine_threadsafe(look(), kept._loop)
+    eventually(lambda: paused(kept) == 1)
+    assert not looking.done()
+    turns.closed = False
+    assert looking.result(PATIENCE_S) == 3
+
+
+# Anything
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_interleavings(
+    turns: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A transaction is to others as if it had been done at once when it began, on a server that does so."""
+    small(monkeypatch)
+    monkeypatch.setattr(aside, "ON_LOOP", 1)
+    monkeypatch.setattr(record_commands, "_READ_ON_LOOP", 8)
+    rng = Random(seed)
+    script = Script(rng, MEMORIES[seed % len(MEMORIES)])
+    clock = Clock()
+    with (
+        Running(clock=clock, dir=tmp_path, appendfsync=rng.choice(["always", "everysec", "no"])) as live,
+        Running(clock=clock) as plain,
+    ):
+        plain.server.transactions._bars = 1
+        reference = plain.wire(2)
+        wires = [live.wire(2) for _ in range(3)]
+
+        def wanted(words: list[Any]) -> Any:
+            return said(reference, words) if words[0] in ("EXEC", "MULTI") else repeated_at_once(reference, words)
+
+        def both(words: list[Any]) -> None:
+            assert said(wires[1], words) == wanted(words), words
+
+        for number in range(12):
+            turns.closed = False
+            for key in KEYS:
+                if not wires[1]("EXISTS", key):
+                    both(["MEM.CREATE", key, *script.shape])
+            mine = rng.sample(KEYS, rng.randint(1, max(1, len(KEYS) - 1)))
+            commands: list[list[Any]] = []
+            for _ in range(rng.randint(1, 7)):
+                key = rng.choice(mine)
+                words = script.write(key) if rng.random() < 0.7 else rng.choice(script.reads(key))
+                if words[0] not in ("COPY", "RENAME") or words[2] in mine:
+                    commands.append(words)
+            replies = [said(wire, ["MULTI"]) for wire in (wires[0], reference)]
+            assert replies == ["OK", "OK"]
+            queued = [[said(wire, words) for words in commands] for wire in (wires[0], reference)]
+            assert queued[0] == queued[1]
+            turns.closed, turns.before_last, turns.taken = True, rng.randint(0, len(commands)), 0
+            wires[0].send("EXEC")
+            eventually(lambda wire=wires[0]: turns.before_last <= 0 < turns.taken or not nothing_came(wire))
+            reply = said(reference, ["EXEC"])
+            others = [each for each in KEYS if each not in mine]
+            for _ in range(rng.randint(0, 4) if others else 0):
+                key = rng.choice(others)
+                words = script.write(key) if rng.random() < 0.6 else rng.choice(script.reads(key))
+                if words[0] not in ("COPY", "RENAME") or words[2] in others:
+                    both(words)
+            if rng.random() < 0.3:
+                wires[1]("BGREWRITEAOF")
+            keys = [words[1] for words in commands] or mine
+            waiting = [script.write(rng.choice(keys)) for _ in range(rng.randint(0, 3))]
+            for words in waiting:
+                wires[2].send(*words)
+            if waiting and live.server.transactions._under_way:
+                eventually(lambda: paused(live) == 1)
+            while waiting and not live.server.transactions._under_way:
+                words = waiting.pop(0)
+                assert heard(wires[2]) == wanted(words), words
+            if rng.random() < 0.3:
+                clock.advance(rng.choice([1, 500, SECOND]))
+                on_loop(live, lambda: live.server.keyspace.expire(clock()))
+            turns.closed = False
+            assert heard(wires[0]) == (f"error {reply}" if isinstance(reply, WireError) else reply), commands
+            for words in waiting:
+                assert heard(wires[2]) == wanted(words), words
+            eventually(lambda: not live.server.rewriter.running)
+            assert held_by(live) == held_by(plain)
+            if rng.random() < 0.2 or number == 11:
+                same_after_restart(live)
+                wires = [live.wire(2) for _ in range(3)]
+                assert held_by(live) == held_by(plain)
