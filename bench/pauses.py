@@ -200,6 +200,17 @@ class Bench:
         yield Case(f"{n:,} records expire", self.make_due_records, due)
         yield Case("MEM.LIST at the end", drop, self.does("MEM.LIST", "notes", "OFFSET", n - 20, "NOTEXT"))
 
+    def in_exec(self, *commands: bytes) -> Step:
+        """A step that sends these between MULTI and EXEC, as one pipeline."""
+        sent = b"".join((encode("MULTI"), *commands, encode("EXEC")))
+
+        def step() -> None:
+            self.link.socket.sendall(sent)
+            for _ in range(len(commands) + 2):
+                self.link.read()
+
+        return step
+
     def adds_one(self) -> None:
         self.call("MEM.ADD", "copy", "TEXT", "one more", "FVEC", DIM, *[0.5] * DIM)
 
@@ -212,17 +223,18 @@ class Bench:
 
         words = [word for i in range(n // 10) for word in ("RECORD", *self._record("notes", i, 0))]
         yield Case(f"MEM.MADD of {n // 10:,}", empty, self.does("MEM.MADD", "copy", n // 10, *words))
-        even = self.does("MEM.FORGET", "copy", "TAGS", "ANY", 1, "even")
+        forget = ("MEM.FORGET", "copy", "TAGS", "ANY", 1, "even")
+        even = self.does(*forget)
         yield Case(f"MEM.FORGET of all {n:,}", notes, self.does("MEM.FORGET", "copy", "TAGS", "ANY", 1, "all"))
         yield Case("MEM.FORGET of half of them", notes, even)
         yield Case("MEM.FORGET of half, history", self.copied("past"), even)
 
-        def in_exec() -> None:
-            self.call("MULTI")
-            even()
-            self.call("EXEC")
-
-        yield Case("MEM.FORGET of half, in EXEC", notes, in_exec)
+        yield Case("MEM.FORGET of half, in EXEC", notes, self.in_exec(encode(*forget)))
+        madd = encode("MEM.MADD", "copy", n // 10, *words)
+        yield Case(f"MEM.MADD of {n // 10:,}, in EXEC", empty, self.in_exec(madd))
+        for count in (n // 10, n // 2):
+            adds = [encode("MEM.ADD", "copy", *self._record("notes", i, 0)) for i in range(count)]
+            yield Case(f"EXEC of {count:,} MEM.ADD", empty, self.in_exec(*adds))
         tenth = self.does("MEM.DEL", "copy", *[f"r{i}" for i in range(n // 10)])
         yield Case(f"MEM.DEL of {n // 10:,}", notes, tenth)
         yield Case(f"MEM.DEL of {n // 10:,}, history", self.copied("past"), tenth)
