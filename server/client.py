@@ -194,35 +194,43 @@ class Client:
     def write_after(self, found: Future[Any], finish: Callable[[Any], Any]) -> PendingWrite:
         """The reply of a write that a thread begins: `finish(found's result)`, at the time when that is ready."""
         reply = PendingWrite(loop=self.server.loop)
-        begun_in = self.transaction
-
-        def then(done: Future[Any]) -> None:
-            if reply.cancelled() or done.cancelled():
-                reply.cancel()
-                return
-            transaction = begun_in if begun_in is self.transaction else None
-            if transaction is None and self.server.transactions.waits(*self.goes_on, partial(then, done)):
-                return
-            try:
-                value = done.result()
-                if transaction is None:
-                    self.now = self.server.clock()
-                    self.check_user()
-                    result = finish(value)
-                else:
-                    self.now = transaction.now
-                    with transaction.writing():
-                        result = finish(value)
-            except Exception as error:
-                reply.set_exception(error)
-                return
-            if isinstance(result, Future):
-                chain(result, reply)
-            else:
-                reply.set_result(result)
-
-        found.add_done_callback(then)
+        found.add_done_callback(partial(self._finish_write, reply, finish, self.transaction))
         return reply
+
+    # No function that refers to itself: full collections are rare, and a cycle would keep what it holds until then.
+    def _finish_write(
+        self,
+        reply: PendingWrite,
+        finish: Callable[[Any], Any],
+        begun_in: Transaction | None,
+        done: Future[Any],
+    ) -> None:
+        if reply.cancelled() or done.cancelled():
+            reply.cancel()
+            return
+        transaction = begun_in if begun_in is self.transaction else None
+        transactions = self.server.transactions
+        if transaction is None and transactions.matters:
+            again = partial(self._finish_write, reply, finish, begun_in, done)
+            if transactions.waits(*self.goes_on, again):
+                return
+        try:
+            value = done.result()
+            if transaction is None:
+                self.now = self.server.clock()
+                self.check_user()
+                result = finish(value)
+            else:
+                self.now = transaction.now
+                with transaction.writing():
+                    result = finish(value)
+        except Exception as error:
+            reply.set_exception(error)
+            return
+        if isinstance(result, Future):
+            chain(result, reply)
+        else:
+            reply.set_result(result)
 
     def background(self, work: Callable[[], Any]) -> Future[Any]:
         """Run `work` in a worker thread; the future holds its result."""

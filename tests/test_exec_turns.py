@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import shutil
 import threading
 from collections.abc import Iterator
@@ -648,3 +649,31 @@ def test_random_interleavings(
                 same_after_restart(live)
                 wires = [live.wire(2) for _ in range(3)]
                 assert held_by(live) == held_by(plain)
+
+
+def test_what_waits_for_a_thread_leaves_no_cycle_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full collections are rare: what a cycle holds, all records of a MEM.MADD, would stay for long."""
+    monkeypatch.setattr(aside, "ON_LOOP", 0)
+    monkeypatch.setattr(record_commands, "_READ_ON_LOOP", 0)
+    monkeypatch.setattr(transactions, "AT_ONCE_NS", -1)
+    monkeypatch.setattr(transactions, "TURN_NS", -1)
+    madd = ["MEM.MADD", "m", 2, "RECORD", "TEXT", "x", "META", "n", 1, "RECORD", "TEXT", "y", "META", "n", 1]
+    forget = ["MEM.FORGET", "m", "FILTER", "n", "EQ", 1]
+    with Running(clock=Clock()) as server:
+        wire = server.wire(2)
+        wire("MEM.CREATE", "m", "MODE", "SEARCH")
+        gc.collect()
+        gc.disable()
+        try:
+            for words in (madd, forget, madd, ["MEM.QUERY", "m", "TEXT", "x"], ["DUMP", "m"], ["MEM.VERIFY", "m"]):
+                wire(*words)
+            wire.pipeline(["MULTI"], madd, forget, *TWO, ["MEM.QUERY", "m", "TEXT", "x"], ["EXEC"])
+            wire("PING")
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            on_loop(server, gc.collect)
+            ours = [each for each in gc.garbage if str(getattr(each, "__module__", "")).startswith("recalld")]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert not ours
