@@ -31,6 +31,7 @@ from ..index.analyzer import Vocabulary
 from . import incr, manifest
 from .base import Frozen
 from .entries import Entry
+from .errors import CommandError
 from .files import Files, Lock
 from .incr import IncrWriter, encode_pieces
 from .log_files import remove_unnamed, stopping, write_base_file
@@ -79,6 +80,9 @@ class Log:
 
     def append(self, group: list[Entry], encoded: list[bytes] | None = None) -> None:
         """Log entries that belong together; `encoded` is what `encode_pieces` makes of them, where somebody has."""
+
+    def seal(self) -> None:
+        """Take no more: whoever appends is told that the server is shutting down (CommandError)."""
 
     def flush(self) -> None:
         """Write what was appended, or see that it is written."""
@@ -129,6 +133,7 @@ class FileLog(Log):
         self._turns = 0  # who waits in `_turn`
         self._base_job: asyncio.Future[int] | None = None  # a base is being written
         self._closing = False
+        self._sealed = False
         self._durable_waits: list[tuple[int, asyncio.Future[None]]] = []
         self._manifest_owed = False  # the one in the folder may not be `_manifest` yet
         self._scheduled = False
@@ -149,7 +154,12 @@ class FileLog(Log):
 
     # -- appending
 
+    def seal(self) -> None:
+        self._sealed = True
+
     def append(self, group: list[Entry], encoded: list[bytes] | None = None) -> None:
+        if self._sealed:
+            raise CommandError("the server is shutting down")
         pieces = encode_pieces(group) if encoded is None else encoded
         self._buffer += pieces
         self.position += sum(map(len, pieces))

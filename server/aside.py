@@ -2,8 +2,8 @@
 
 Rule 1: the copy costs milliseconds (`Table.copy`). The entries are settled against it and applied to it, as a replay of
         the log would; then, in one turn of the loop, the memory holds what the copy does and the log has the entries.
-Rule 2: meanwhile whoever wants to write to the key waits (`Server.waits`), and so does the connection itself. Reads go
-        on.
+Rule 2: meanwhile whoever wants to write to the key waits (`Server.holding`), and so does the connection itself. Reads
+        go on.
 Rule 3: what changes the memory all the same (vectors of its embedder, a write that had begun before) sends the work
         back to its beginning; after a few times the loop does it itself. What expires meanwhile does so in both. A
         snapshot between counts as a change: its base has no more what expired, and the entries may be about that.
@@ -86,7 +86,7 @@ def _begin(
 
     def let_go(_: Future[Any]) -> None:
         server.changing.remove(key)
-        server.resume_paused()
+        server.resume(server.paused)
 
     server.changing.append(key)
     done = ctx.background(work)

@@ -146,6 +146,7 @@ class Backfill:
         """Embed until there is no more, or `count` is reached, or the provider fails; how many records that were."""
         done = 0
         while done < count:
+            await self._server.transactions.free(key)  # not in the lock: others have none to wait for
             async with self._turn:
                 memory = await self._free_memory(key)
                 made = None if memory is None else await self._step(key, memory, min(BATCH, count - done))

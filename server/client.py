@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,7 @@ class Client:
         self.reply_mode = "on"  # on | off | skip (the command that runs) | skip-next
         self.multi: Queue | None = None  # None outside MULTI
         self.transaction: Transaction | None = None  # the EXEC that runs
-        self.goes_on: tuple[Iterable[bytes], bool] = (), False  # what the write is about that goes on in a thread
+        self.goes_on: tuple[Collection[bytes], bool] = (), False  # what the write is about that goes on in a thread
         self.seen: Seen | None = None  # the read that runs, where it is kept
         self.has_long_words = False  # the command at hand has some that had to be put together apart
         self.dirty = False  # a watched key changed
@@ -170,7 +170,7 @@ class Client:
     def discard_transaction(self) -> None:
         """End MULTI and every watch."""
         if self.multi is not None and len(self.multi.commands) > _FREED_HERE:
-            self.server.release([self.multi.commands])
+            self.server.release(self.multi.empty())
         self.multi = None
         self.server.unwatch(self)
 
@@ -210,6 +210,10 @@ class Client:
             return
         transaction = begun_in if begun_in is self.transaction else None
         transactions = self.server.transactions
+        has_ended = begun_in is not None and transaction is None and not begun_in.at_once
+        if transactions.abandoned or has_ended:
+            reply.cancel()  # it would be about what has not happened
+            return
         if transaction is None and transactions.matters:
             again = partial(self._finish_write, reply, finish, begun_in, done)
             if transactions.waits(*self.goes_on, again):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from .arguments import NAME_BYTES
@@ -75,7 +75,7 @@ def keys_of(entry: Command, words: list[bytes]) -> list[Key]:
     return found
 
 
-def reach(entry: Command, words: list[bytes]) -> tuple[Iterable[bytes], bool]:
+def reach(entry: Command, words: list[bytes]) -> tuple[Collection[bytes], bool]:
     """The keys that a command reads or writes, and whether it is about all, or about some that show when it runs."""
     if not entry.keys[2]:
         return (), not entry.flags.isdisjoint(_ABOUT_DATA)

@@ -30,7 +30,7 @@ from .dispatch import Paused, execute, settled
 from .workers import ReadJob
 
 if TYPE_CHECKING:
-    from .server import Server
+    from .server import HeldBack, Server
 
 log = logging.getLogger("recalld")
 
@@ -94,7 +94,9 @@ class Connection(asyncio.Protocol):
         self.running = False  # in `process`; what a command publishes to its own client comes behind its reply
         self.pushed: list[bytes] = []
         self.pushed_bytes = 0
-        self.held: list[bytes] | None = None  # a command that CLIENT PAUSE holds back
+        self.held: list[bytes] | None = None  # a command that is held back (dispatch.Paused)
+        self.waits_in: HeldBack = {}  # where it is known that it is, then
+        self.ticket = 0  # its place in the order in which such commands came
         self.rest: list[list[bytes]] = []  # what is left of one that is done in turns: commands, the last first
         self.writable = True  # with nothing in `unwritten`
         self.closing = False
@@ -185,6 +187,7 @@ class Connection(asyncio.Protocol):
         out_bytes = 0
         began = 0  # the clock that each command reads anyway is fine enough
         next_command = self.parser.next_command
+        retried = self.held
         self.running = True
         while (
             self.blocked is None and self.writable and self.futures < self.may_wait and self.waiting_bytes < HIGH_WATER
@@ -208,12 +211,14 @@ class Connection(asyncio.Protocol):
             before = log_.position
             try:
                 reply = execute(client, args)
-            except Paused:
+            except Paused as paused:
                 self.held = args
-                self.server.paused_connections.add(self)
+                if args is not retried:
+                    self.ticket = self.server.next_ticket()
+                self.server.wait(self, paused.waiting)
                 break
             proto = client.proto
-            if client.reply_mode != "on" and self._is_muted(reply):
+            if client.reply_mode != "on" and not isinstance(reply, PendingWrite) and self._is_muted(reply):
                 proto = 0
             if isinstance(reply, Future):
                 if reply.done():
@@ -312,6 +317,8 @@ class Connection(asyncio.Protocol):
         if self.blocked is not None and self.blocked.payload is reply:
             self.blocked.position = self.server.log.position  # its reply needs what it has just logged
             self.blocked = None
+            if self.client is not None and self.client.reply_mode != "on" and self._is_muted(reply):
+                entry.proto = 0  # only now: EXEC may contain CLIENT REPLY
         if self.closing:
             if not reply.cancelled():
                 reply.exception()  # seen: nobody is left to hear of it

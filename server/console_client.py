@@ -15,6 +15,7 @@ from asyncio import Future
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import hiredis
@@ -29,7 +30,7 @@ from .errors import CommandError
 if TYPE_CHECKING:
     from .acl import User
     from .connection import Connection
-    from .server import Server
+    from .server import HeldBack, Server
 
 Word = bytes | str | int | float
 # Of one stream of events, before it loses the oldest.
@@ -98,8 +99,10 @@ class Insider:
                     raise Changed
                 reply = execute(client, words)
                 break
-            except Paused:
-                await place.until(self._server.paused_connections.add)
+            except Paused as paused:
+                place.ticket = place.ticket or self._server.next_ticket()
+                await place.until(partial(self._server.wait, waiting=paused.waiting))
+        place.ticket = 0
         wrote = log.position != before or isinstance(reply, PendingWrite)
         if isinstance(reply, Future):
             if not reply.done():
@@ -139,7 +142,7 @@ class Insider:
         server.pubsub.drop(client)
         server.unwatch(client)
         server.log.waiters.discard(client.connection)
-        server.paused_connections.discard(client.connection)
+        self._place.waits_in.pop(client.connection, None)
 
 
 @dataclass(slots=True)
@@ -162,6 +165,8 @@ class _Place:
         self._woken: Future[None] | None = None
         self.messages: deque[Any] = deque(maxlen=_MOST_PUSHED)
         self.waiting: tuple[()] = ()
+        self.waits_in: HeldBack = {}
+        self.ticket = 0
 
     async def until(self, tell: Callable[[Any], object], timeout_s: float | None = None) -> None:
         """Wait to be woken; `tell` those who do it where we are."""

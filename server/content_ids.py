@@ -1,7 +1,6 @@
 """Records by their content ids, MEM.VERIFY, and the wait for an index of texts (index/texts.py).
 
 An index is made the first time that a memory needs it, a step at each turn of the loop: whoever needs it waits for it.
-EXEC is one moment and makes it at once.
 """
 
 from __future__ import annotations
@@ -19,12 +18,15 @@ from .memory_commands import find
 
 if TYPE_CHECKING:
     from .client import Client
+    from .transactions import Transaction
 
 
 def read_with_texts(ctx: Client, key: bytes, kind: type[TextIndex], use: Callable[[Memory], Any]) -> Any:
     """`use(memory)`, the reply of a read that needs this index: now, or once it is there."""
     memory = find(ctx, key)
-    return use(memory) if _is_indexed(ctx, memory, kind) else ctx.server.spawn(_indexed(ctx, key, kind, use))
+    if _is_indexed(ctx, memory, kind):
+        return use(memory)
+    return ctx.server.spawn(_indexed(ctx, key, kind, use, ctx.transaction))
 
 
 def write_with_texts(ctx: Client, key: bytes, kind: type[TextIndex], use: Callable[[Memory], Any]) -> Any:
@@ -32,7 +34,7 @@ def write_with_texts(ctx: Client, key: bytes, kind: type[TextIndex], use: Callab
     memory = find(ctx, key)
     if _is_indexed(ctx, memory, kind):
         return use(memory)
-    indexed = ctx.server.spawn(_indexed(ctx, key, kind, lambda memory: None))
+    indexed = ctx.server.spawn(_indexed(ctx, key, kind, lambda memory: None, ctx.transaction))
     # Once more: another memory may have come to the key in between.
     return ctx.write_after(indexed, lambda _: write_with_texts(ctx, key, kind, use))
 
@@ -46,15 +48,17 @@ def _is_indexed(ctx: Client, memory: Memory, kind: type[TextIndex]) -> bool:
     return True
 
 
-async def _others_turn(ctx: Client, key: bytes) -> None:
+async def _others_turn(ctx: Client, key: bytes, begun_in: Transaction | None) -> None:
     await asyncio.sleep(0)
-    if not ctx.in_exec:  # else the transaction is ours
+    if begun_in is None:  # else the transaction is ours
         await ctx.server.transactions.free(key)
 
 
-async def _indexed(ctx: Client, key: bytes, kind: type[TextIndex], use: Callable[[Memory], Any]) -> Any:
+async def _indexed(
+    ctx: Client, key: bytes, kind: type[TextIndex], use: Callable[[Memory], Any], begun_in: Transaction | None
+) -> Any:
     while not _is_indexed(ctx, memory := find(ctx, key), kind):
-        await _others_turn(ctx, key)
+        await _others_turn(ctx, key, begun_in)
     reply = use(memory)
     return await reply if isinstance(reply, asyncio.Future) else reply
 
@@ -82,7 +86,7 @@ def verify(ctx: Client, args: list[bytes]) -> Any:
         checked, bad = _check(memory, ids)
         while ids:
             if not ctx.must_finish:
-                return ctx.server.spawn(_check_rest(ctx, key, memory, ids, checked, bad))
+                return ctx.server.spawn(_check_rest(ctx, key, memory, ids, checked, bad, ctx.transaction))
             more, worse = _check(memory, ids)
             checked, bad = checked + more, bad + worse
         return _shown(checked, bad)
@@ -99,10 +103,16 @@ def _named(memory: Memory, name: bytes) -> list[bytes]:
 
 
 async def _check_rest(
-    ctx: Client, key: bytes, memory: Memory, ids: list[bytes], checked: int, bad: int
+    ctx: Client,
+    key: bytes,
+    memory: Memory,
+    ids: list[bytes],
+    checked: int,
+    bad: int,
+    begun_in: Transaction | None,
 ) -> dict[str, int]:
     while ids:
-        await _others_turn(ctx, key)
+        await _others_turn(ctx, key, begun_in)
         if find(ctx, key) is not memory:
             raise CommandError("the key was replaced while its records were being looked at")
         if not _is_indexed(ctx, memory, Contents):  # a large change begins another index

@@ -21,6 +21,7 @@ from .errors import ERROR_CHARS, CommandError
 
 if TYPE_CHECKING:
     from .client import Client
+    from .server import HeldBack
 
 log = logging.getLogger("recalld")
 
@@ -47,8 +48,10 @@ _TAKES_LONG = frozenset(
 _MOST_BYTES_OF_OTHERS = 1 << 20
 # Of a record beside text, id, metadata and tags: its vector, and the command's own words.
 _OTHER_BYTES = 1 << 20
-# What a word takes beside its bytes, about: the object, and its place in a list.
-_WORD_COSTS = 48
+# What a word takes beside its bytes, about: the object, and its place in a list; and a queued command as so many words.
+_WORD_COSTS, _WORDS_OF_COMMAND = 48, 6
+# Keys of the commands that MULTI queues: a set of so many grows in ten milliseconds.
+_KEYS_OF_TRANSACTION = 250_000
 # What RESP2 may send while subscribed: its replies and the messages share one stream.
 _SUBSCRIBED = frozenset(
     {"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ping", "quit", "reset"}
@@ -70,7 +73,10 @@ class CrossProtocol(Exception):
 
 class Paused(Exception):
     """CLIENT PAUSE, a large change of its memory or a transaction that is under way holds this command back: the
-    connection tries again thereafter."""
+    connection is to be put in `waiting`, from where it is made to try again (`Server.resume`)."""
+
+    def __init__(self, waiting: HeldBack) -> None:
+        self.waiting = waiting
 
 
 def find(args: list[bytes]) -> Command:
@@ -134,8 +140,8 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
         if server.log.failure is not None and ctx.would_write(entry):
             raise CommandError(server.log.failure, "MISCONF")
         if server.eviction.limit and not _has_memory(ctx, entry, args):
-            if server.eviction.is_held:
-                raise Paused
+            if (waiting := server.transactions.first_waiting) is not None and server.eviction.is_held:
+                raise Paused(waiting)
             raise CommandError("command not allowed when used memory > 'maxmemory'.", "OOM")
         if ctx.multi is not None and name not in _NOT_QUEUED:
             if "no_multi" in entry.flags:
@@ -163,9 +169,11 @@ def execute(ctx: Client, args: list[bytes]) -> Any:
             ctx.multi.failed = True
         return _error(ctx, error.code, error.message)
     if server.pause_until and server.holds(ctx, entry):
-        raise Paused
-    if (server.changing or server.transactions.matters) and server.waits(ctx, entry, args):
-        raise Paused
+        raise Paused(server.paused)
+    if server.changing or server.transactions.matters:
+        held_in = server.holding(ctx, entry, args)
+        if held_in is not None:
+            raise Paused(held_in)
     ctx.last_command = name
     return call(ctx, entry, args)
 
@@ -195,12 +203,15 @@ def _queue(ctx: Client, entry: Command, args: list[bytes]) -> None:
     queue = ctx.multi
     if queue is None or queue.failed:  # EXEC will refuse it
         return
-    size = sum(map(len, args)) + _WORD_COSTS * (len(args) + 2)
+    size = sum(map(len, args)) + _WORD_COSTS * (len(args) + _WORDS_OF_COMMAND)
     limit = ctx.server.config["client-query-buffer-limit"]
     if queue.size + size > limit:
-        ctx.server.release([queue.empty()])
+        ctx.server.release(queue.empty())
         raise CommandError(f"the commands of the transaction exceed client-query-buffer-limit ({limit} bytes)")
     queue.add(entry, args, size)
+    if len(queue.keys) > _KEYS_OF_TRANSACTION:
+        ctx.server.release(queue.empty())
+        raise CommandError(f"a transaction may be about {_KEYS_OF_TRANSACTION} keys; send the rest as another one")
 
 
 def _has_memory(ctx: Client, entry: Command, args: list[bytes]) -> bool:

@@ -152,12 +152,14 @@ async def _analyze(
     }
     only_user = server.config["mem-fact-subjects"] == "user"
     answer = await server.inference.chat(messages(ANALYZE + ONLY_USER * only_user, data), FACTS)
+    await server.transactions.free(key)
     _go_on(ctx, key, memory)
     drafts = _drafts(ctx, memory, answer["facts"], " ".join(message.split()), at, set(shown))
     ids: list[bytes] = []
     restated = 0
     for number, draft in enumerate(drafts, 1):
         try:
+            await server.transactions.free(key)
             _go_on(ctx, key, memory)
             reply = state(ctx, key, draft)
             ids.append(await reply if isinstance(reply, Future) else reply)

@@ -137,7 +137,7 @@ def _clients(server: Server, now: int) -> Fields:
             (client.connection.parser.buffered_bytes for client in clients), default=0
         ),
         "client_recent_max_output_buffer": max((client.connection.unsent_bytes() for client in clients), default=0),
-        "blocked_clients": len(server.paused_connections),
+        "blocked_clients": server.blocked_clients(),
         "tracking_clients": 0,
         "clients_in_timeout_table": 0,
         "pubsub_clients": sum(1 for client in clients if client.channels or client.patterns),

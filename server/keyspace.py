@@ -135,6 +135,7 @@ class Keyspace:
                 continue
             if self.held(key):
                 held.append((when, key))
+                is_more = True
                 continue
             if self.deadlines.get(key, NEVER) <= now:
                 self._expire_key(key)

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -59,6 +60,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("recalld")
 
 _TICK_S = 0.1  # of the periodic task
+# So long commands that were held back run in a turn of the loop, the last of them to its end.
+_RESUMED_S = 0.002
+# Connections that hold a command back.
+HeldBack = dict["Connection", None]
 # So many records, or things of any kind, are freed on the loop, in about a millisecond; and so many things by one job
 # of a thread.
 _FREED_HERE, _FREED_AT_ONCE = 1000, 1000
@@ -116,7 +121,9 @@ class Server:
         self.transaction: Transaction | None = None  # of which what is committed now is a part
         self.pause_until = 0  # CLIENT PAUSE, unix ms
         self.pause_writes_only = False
-        self.paused_connections: set[Connection] = set()
+        self.paused: HeldBack = {}  # by it, or by a change that is made aside
+        self._resuming: deque[Connection] = deque()
+        self._tickets = 0
         self.loading = False
         self._listeners: list[asyncio.Server] = []
         self._stopping = asyncio.Event()
@@ -175,6 +182,8 @@ class Server:
 
     async def _forget_embeddings(self) -> None:
         """No file is to hold a vector of a text that no record has any more."""
+        if self._stopping.is_set():  # after the next rewrite
+            return
         live = live_digests(self.keyspace, self.clock())
         await self.background(lambda: self.embedding.forget(live))
 
@@ -278,7 +287,7 @@ class Server:
         self.observer.forget(client)
         self.unwatch(client)
         self.log.waiters.discard(client.connection)
-        self.paused_connections.discard(client.connection)
+        client.connection.waits_in.pop(client.connection, None)
 
     def _unsubscribe_gone(self, client: Client) -> None:
         """Take its names off in turns; it hears nothing meanwhile, though PUBSUB still counts it."""
@@ -319,22 +328,53 @@ class Server:
 
     def unpause(self) -> None:
         self.pause_until = 0
-        self.resume_paused()
+        self.resume(self.paused)
 
-    def waits(self, client: Client, entry: Command, words: list[bytes]) -> bool:
-        """Whether the command writes to a memory that is being changed aside, or is about what a transaction is."""
-        if self.transactions.matters and self.transactions.holds_back(client, entry, words):
-            return True
+    # -- commands that are held back
+
+    def holding(self, client: Client, entry: Command, words: list[bytes]) -> HeldBack | None:
+        """Where a command waits that writes to a memory that is being changed aside, or is about what a transaction is;
+        None where nothing holds it back."""
+        if self.transactions.matters:
+            waiting = self.transactions.holding(client, entry, words)
+            if waiting is not None:
+                return waiting
         if not (self.changing and client.would_write(entry)):
-            return False
+            return None
         written = client.multi.written if entry.name == "exec" and client.multi else entry.keys_in(words)
-        return any(key in written for key in self.changing)
+        return self.paused if any(key in written for key in self.changing) else None
 
-    def resume_paused(self) -> None:
-        """Let the commands that wait try again."""
-        connections, self.paused_connections = self.paused_connections, set()
-        for connection in connections:
-            self.loop.call_soon(connection.process)
+    def next_ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets
+
+    def wait(self, connection: Connection, waiting: HeldBack) -> None:
+        """The connection holds a command back until those that are `waiting` are resumed."""
+        connection.waits_in = waiting
+        waiting[connection] = None
+
+    def resume(self, waiting: HeldBack) -> None:
+        """Let the commands that wait there try again, in the order in which they came first: whoever has to wait again
+        is not passed by those who came later."""
+        if not waiting:
+            return
+        if not self._resuming:
+            self.loop.call_soon(self._resume_some)
+        self._resuming.extend(sorted(waiting, key=lambda connection: connection.ticket))
+        waiting.clear()
+
+    def _resume_some(self) -> None:
+        ends = time.perf_counter() + _RESUMED_S
+        while self._resuming:
+            self._resuming.popleft().process()
+            if time.perf_counter() > ends:
+                break
+        if self._resuming:  # the rest after others
+            self.loop.call_soon(self._resume_some)
+
+    def blocked_clients(self) -> int:
+        """How many clients have a command that is held back."""
+        return sum(client.connection.held is not None for client in self.clients.values())
 
     # -- life
 
@@ -544,7 +584,7 @@ class Server:
                 client.connection.finish(drop_held=True)
             waiting = [client for client in self.clients.values() if not client.connection.is_flushed]
             left = deadline - self.loop.time()
-            if not waiting or left <= 0 or self._hurry.is_set():
+            if not (waiting or self.transactions.under_way) or left <= 0 or self._hurry.is_set():
                 break
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), min(left, _DRAIN_LOOK_S))

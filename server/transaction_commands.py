@@ -54,7 +54,7 @@ def exec_(ctx: Client, args: list[bytes]) -> Any:
         return NULL_ARRAY
     ctx.multi = None
     server.unwatch(ctx)
-    return Transaction(ctx, queue, at_once=server.transactions.barred).begin()
+    return Transaction(ctx, queue, at_once=server.transactions.bars(queue)).begin()
 
 
 @command("DISCARD", arity=1, flags=_FLAGS, usage="DISCARD", complexity="O(commands)", group="transactions")

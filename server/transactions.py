@@ -1,21 +1,23 @@
 """What MULTI gathers, and EXEC: at once where that takes milliseconds, in turns of the loop where it takes longer.
 
 Rule 1: while a transaction is under way, whoever would read or write a key of it waits until it is over, and so does
-        whoever looks at all keys: commands (`holds_back`), what goes on behind a command (`waits`), what the server
+        whoever looks at all keys: commands (`holding`), what goes on behind a command (`waits`), what the server
         does by itself (`free`, `Keyspace.held`). So nobody sees a part of it, and it sees nothing that others do. One
         that looks at all keys itself has all others wait.
 Rule 2: commands on other keys go on. What it writes reaches the log when it is over, as one group; what others logged
         meanwhile is about other keys, so that a replay gives the same memories (new keys may stand in another order).
-Rule 3: it goes on when its client has gone. Where the server ends first, it has not happened.
-Rule 4: a snapshot begins when none is under way (`none`). Until then none gets under way: a short one still runs, at
-        once, a long one waits.
+Rule 3: it goes on when its client has gone. Where the server ends first, it has not happened, and nothing is logged
+        that saw a part of it (`abandon`).
+Rule 4: a snapshot begins when none is under way that writes (`none`), and then none gets so; a command that looks at
+        all keys must not wait for ever either. So while somebody waits for that, a short transaction runs at once, and
+        others wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import Future, Task
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -28,6 +30,7 @@ from .commands import Command, PendingWrite
 from .dispatch import call, error_reply, settled
 from .errors import CommandError
 from .incr import encode_entries, framed
+from .log_files import stopping
 from .workers import ReadJob
 
 if TYPE_CHECKING:
@@ -35,14 +38,16 @@ if TYPE_CHECKING:
 
     from .client import Client
     from .entries import Entry
-    from .server import Server
+    from .server import HeldBack, Server
 
 # How long a transaction runs at once, and then in each turn, in nanoseconds.
 AT_ONCE_NS, TURN_NS = 5_000_000, 2_000_000
 # So many of its reads may be with the threads; before the next one the first is waited for.
 _READS = 16
-# One of so few commands and bytes runs at once where none may get under way.
+# One of so few commands and bytes, all of them "fast", runs at once where none may get under way.
 _FEW, _FEW_BYTES = 16, 1 << 16
+# Who has gone subscribes to nothing.
+_SUBSCRIPTIONS = frozenset({"subscribe", "psubscribe", "unsubscribe", "punsubscribe"})
 
 
 async def next_turn() -> None:
@@ -60,6 +65,7 @@ class Queue:
     sees_all: bool = False
     """Whether one of them is about all keys, or about some that only show when it runs."""
     writes: bool = False
+    is_fast: bool = True
     needs_memory: bool = False
     size: int = 0
     """About how many bytes they take."""
@@ -71,16 +77,21 @@ class Queue:
         self.keys.update(keys)
         self.sees_all = self.sees_all or sees_all
         self.size += size
+        self.is_fast = self.is_fast and "fast" in entry.flags
         self.needs_memory = self.needs_memory or "denyoom" in entry.flags
         if entry.is_write:
             self.writes = True
             self.written.update(keys)
 
-    def empty(self) -> list[tuple[Command, list[bytes]]]:
-        """Its commands, which it has no more."""
-        commands, self.commands = self.commands, []
-        self.keys, self.written, self.size = set(), set(), 0
-        return commands
+    @property
+    def is_short(self) -> bool:
+        return self.is_fast and len(self.commands) <= _FEW and self.size <= _FEW_BYTES
+
+    def empty(self) -> list[Any]:
+        """What it held, in lists, the last references to it."""
+        held: list[Any] = [self.commands, [self.keys], [self.written]]
+        self.commands, self.keys, self.written, self.size = [], set(), set(), 0
+        return held
 
 
 class Transactions:
@@ -93,7 +104,9 @@ class Transactions:
         self._wanted = False  # a command waits for there to be none
         self._after: list[Callable[[], None]] = []
         self._end = asyncio.Event()
+        self._waiting: HeldBack = {}  # those that may not get under way
         self.matters = False
+        self.abandoned = False
 
     def begin(self, transaction: Transaction, rest: Future[Any] | None) -> PendingWrite:
         """The reply of one whose first turn is over and that waits for `rest`."""
@@ -117,23 +130,28 @@ class Transactions:
         """It is over, and all that waited goes on."""
         if self._under_way.pop(transaction, None) is None:
             return
-        if not self._under_way:
-            self._wanted = False
-        self._settle()
         after, self._after = self._after, []
         for each in after:
             self._server.loop.call_soon(each)
         self._end.set()
         self._end.clear()
-        self._server.resume_paused()
+        self._server.resume(transaction.waiting)
+        if not self._under_way:
+            self._wanted = False
+        self._settle()
 
     def _settle(self) -> None:
         self.matters = bool(self._under_way or self._bars)
+        if not (self._wanted or self._bars):
+            self._server.resume(self._waiting)
 
     async def abandon(self) -> None:
-        """The server ends: those under way have not happened, and nothing is written behind them."""
-        self._after.clear()
+        """The server ends: those under way have not happened, and nothing is written any more, as it may have seen a
+        part of one."""
         tasks = list(self._under_way.values())
+        if tasks:
+            self.abandoned = True
+            self._server.log.seal()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -145,55 +163,68 @@ class Transactions:
         return any(each.queue.sees_all or key in each.queue.keys for each in self._under_way)
 
     @property
-    def barred(self) -> bool:
-        """Whether none may get under way."""
-        return self._bars > 0 or self._wanted
+    def under_way(self) -> bool:
+        return bool(self._under_way)
 
-    def holds_back(self, ctx: Client, entry: Command, words: list[bytes]) -> bool:
-        """Whether the command has to wait."""
+    @property
+    def first_waiting(self) -> HeldBack | None:
+        """Of one that is under way, those who wait for it."""
+        return next((each.waiting for each in self._under_way), None)
+
+    def bars(self, queue: Queue) -> bool:
+        """Whether one of these commands may not get under way."""
+        return self._wanted or (self._bars > 0 and queue.writes)
+
+    def holding(self, ctx: Client, entry: Command, words: list[bytes]) -> HeldBack | None:
+        """Where the command has to wait; None where it has not."""
         if entry.name != "exec":
-            keys, sees_all = reach(entry, words)
-            return self._concern(keys, sees_all=sees_all)
+            return self._holding(*reach(entry, words))
         queue = ctx.multi
         if queue is None or queue.failed:
-            return False
-        if self.barred and (len(queue.commands) > _FEW or queue.size > _FEW_BYTES):
-            return True
-        return self._concern(queue.keys, sees_all=queue.sees_all)
+            return None
+        if self.bars(queue) and not queue.is_short:
+            return self._waiting
+        found = self._holding(queue.keys, queue.sees_all)
+        return self._holding(ctx.watched, False) if found is None else found
 
-    def _concern(self, keys: Iterable[bytes], *, sees_all: bool) -> bool:
-        """Whether those under way are about any of the keys."""
-        if sees_all:
-            self._wanted = bool(self._under_way)
-            return self._wanted
-        queues = [each.queue for each in self._under_way]
-        return any((queue.sees_all and keys) or not queue.keys.isdisjoint(keys) for queue in queues)
+    def _holding(self, keys: Collection[bytes], sees_all: bool) -> HeldBack | None:
+        """Where those wait who are about these keys."""
+        if sees_all and self._under_way:
+            self._wanted = True
+        for each in self._under_way:
+            if sees_all or (each.queue.sees_all and keys) or not each.queue.keys.isdisjoint(keys):
+                return each.waiting
+        return None
 
-    def waits(self, keys: Iterable[bytes], sees_all: bool, then: Callable[[], None]) -> bool:
+    def waits(self, keys: Collection[bytes], sees_all: bool, then: Callable[[], None]) -> bool:
         """Whether one is about any of the keys; `then` is called when it is over."""
-        if not self._concern(keys, sees_all=sees_all):
+        if self._holding(keys, sees_all) is None:
             return False
         self._after.append(then)
         return True
 
     async def free(self, key: bytes) -> None:
-        """Return in a turn of the loop in which no transaction is about the key."""
+        """Return in a turn of the loop in which no transaction is about the key. Raises CommandError where the server
+        ends before."""
         while self.holds(key):
             await self._end.wait()
+        if self.abandoned:
+            raise CommandError("the server is shutting down")
 
     @asynccontextmanager
     async def none(self) -> AsyncIterator[None]:
-        """While none is under way, nor gets so."""
+        """While none is under way that writes, nor gets so. Raises OSError where the server ends before."""
         self._bars += 1
         self.matters = True
         try:
-            while self._under_way:
+            while any(each.queue.writes for each in self._under_way):
                 await self._end.wait()
+            if self.abandoned:
+                raise stopping()
             yield
         finally:
             self._bars -= 1
             self._settle()
-            self._server.resume_paused()
 
 
 class Transaction:
@@ -205,13 +236,16 @@ class Transaction:
         self.at_once = at_once
         self.now = ctx.now
         self.group: list[Entry] = []  # what it wrote, not packed yet
+        self.waiting: HeldBack = {}  # who waits until it is over
         self.subscribed_bytes = 0  # what its subscriptions have taken of what there is for them
         self._ctx = ctx
         self._server = ctx.server
         self._pieces: list[bytes] = []
         self._packed = 0  # entries
         self._at = 0
-        self._replies: list[bytes] = []
+        self._replies: list[bytes] = []  # and before them `_joined`, which are so many
+        self._joined: list[bytes] = []
+        self._joined_count = 0
         self._waiting: dict[int, tuple[str, Future[Any]]] = {}  # by place among the replies: the command's name
         self._size = 0
         self._most: int = ctx.connection.most_reply_bytes
@@ -273,12 +307,13 @@ class Transaction:
                     break
         if self._at < len(commands):
             self._pack()
+            self._join()
         return None
 
     def _call(self, entry: Command, words: list[bytes]) -> Any:
         ctx = self._ctx
-        if "pubsub" in entry.flags and ctx.connection.gone:
-            return None  # who is no client any more has no subscriptions
+        if ctx.connection.gone and entry.name in _SUBSCRIPTIONS:
+            return None
         if entry.name not in ctx.granted:
             try:
                 ctx.server.acl.check_queued(ctx, entry, words)
@@ -314,7 +349,7 @@ class Transaction:
             self._server.log.append([], framed(self._pieces, self._packed))
         self._pieces = []
         self._server.transactions.end(self)
-        self._server.release([self.queue.empty()])
+        self._server.release(self.queue.empty())
 
     # -- replies
 
@@ -326,6 +361,13 @@ class Transaction:
     def _add_reply(self, reply: Any) -> None:
         self._replies.append(data := encode(reply, self._ctx.proto))
         self._size += len(data)
+
+    def _join(self) -> None:
+        """The rest of the reply in its turns, as `_pack`."""
+        if not self._waiting:
+            self._joined.append(b"".join(self._replies))
+            self._joined_count += len(self._replies)
+            self._replies.clear()
 
     def _take_replies(self) -> None:
         """Those that are there of those that were waited for."""
@@ -350,4 +392,5 @@ class Transaction:
         if self._is_too_much:
             self._ctx.connection.cut_off()
             return Encoded(b"*0\r\n")
-        return Encoded(b"".join((b"*%d\r\n" % len(self._replies), *self._replies)))
+        count = self._joined_count + len(self._replies)
+        return Encoded(b"".join((b"*%d\r\n" % count, *self._joined, *self._replies)))

@@ -250,7 +250,7 @@ def test_what_ends_a_change(kept: Running, gate: Gate, how: str) -> None:
     if how == "expired":
         kept.clock.advance(SECOND)
     other.send("MEM.ADD", "m", "ID", "b", "TEXT", "behind")
-    eventually(lambda: bool(kept.server.paused_connections))
+    eventually(lambda: bool(kept.server.blocked_clients()))
     if how == "user":
         admin("ACL", "DELUSER", "bob")
     elif how == "client":
@@ -288,7 +288,7 @@ def test_watchers_and_transactions_see_it_at_one_moment(kept: Running, gate: Gat
     other("MEM.CARD", "m")
     other("MEM.ADD", "m", "TEXT", "mine")
     other.send("EXEC")
-    eventually(lambda: bool(kept.server.paused_connections))
+    eventually(lambda: bool(kept.server.blocked_clients()))
     gate.open()
     assert other.read() is None
     assert wire.read() == [b"1", b"2"]
@@ -572,7 +572,7 @@ def play(gate: Gate, tmp_path: Path, seed: int, rounds: int) -> None:
     ):
         wires = [live.wire(2) for _ in range(3)]
         reference = plain.wire(2)
-        plain.server.transactions._bars = 1  # what it does, it does at once
+        plain.server.transactions.bars = lambda queue: True  # what it does, it does at once
 
         def both(words: list[Any]) -> None:
             assert said(wires[1], words) == repeated(words), words
@@ -616,7 +616,7 @@ def play(gate: Gate, tmp_path: Path, seed: int, rounds: int) -> None:
             for each in waiting:
                 wires[2].send(*each)
             if held and waiting:
-                eventually(lambda: bool(live.server.paused_connections))
+                eventually(lambda: bool(live.server.blocked_clients()))
             gate.open()
             if held:
                 reply, wanted = heard(wires[0]), repeated(words)
@@ -719,7 +719,7 @@ def test_a_write_that_waits_for_a_change_is_done_before_a_shutdown(kept: Running
     wire("MEM.CREATE", "m", "MODE", "SEARCH")
     held_up(gate, wire, "MEM.MADD", "m", 1, "RECORD", "TEXT", "more")
     other.send("MEM.ADD", "m", "ID", "b", "TEXT", "behind")
-    eventually(lambda: bool(kept.server.paused_connections))
+    eventually(lambda: bool(kept.server.blocked_clients()))
     connections = [client.connection for client in kept.server.clients.values()]
     stopping = threading.Thread(target=kept.stop)
     stopping.start()

@@ -19,6 +19,7 @@ from durable import eventually, on_loop
 from fake_embedder import FakeEmbedder
 from faulty_files import FaultyFiles
 from harness import PATIENCE_S, SECOND, Clock, Running, Wire, WireError
+from inference_stand_in import MESSAGE, StandIn, fact, hangs, says
 from recalld.server import aside, console_client, record_commands, rewrite, transactions
 from test_attack_aside import KEYS, MEMORIES, Script, heard, held_by, repeated_at_once, said, same_after_restart, small
 
@@ -79,7 +80,7 @@ def nothing_came(wire: Wire) -> bool:
 
 
 def paused(server: Running) -> int:
-    return on_loop(server, lambda: len(server.server.paused_connections))
+    return on_loop(server, lambda: server.server.blocked_clients())
 
 
 TWO = [add("m", "a"), add("m", "b")]
@@ -187,6 +188,131 @@ def test_one_that_looks_at_all_keys_has_all_others_wait(kept: Running, turns: Tu
     assert wire.read() == [2, "OK", 3]
     assert (other.read(), third.read()) == ("OK", 1)
     same_after_restart(kept)
+
+
+def test_who_came_first_is_served_first(kept: Running, turns: Turns) -> None:
+    """Each transaction that ends lets one more begin; nobody's turn never comes."""
+    first, second = kept.wire(2), kept.wire(2)
+    writers = [kept.wire(2) for _ in range(6)]
+    begin(turns, first, *TWO)
+    second.pipeline(["MULTI"], add("m", "x"), add("m", "y"))
+    second.send("EXEC")
+    eventually(lambda: paused(kept) == 1)
+    for number, writer in enumerate(writers):
+        writer.send(*add("m", f"w{number}"))
+        eventually(lambda number=number: paused(kept) == number + 2)
+    turns.closed = False
+    assert first.read() == [b"a", b"b"]
+    assert second.read() == [b"x", b"y"]
+    assert [writer.read() for writer in writers] == [b"w%d" % number for number in range(6)]
+    names = first("MEM.SCAN", "m", 0, "COUNT", 100)[1]
+    assert names == [b"first", b"a", b"b", b"x", b"y", *(b"w%d" % number for number in range(6))]
+
+
+def test_who_waits_again_is_not_passed(kept: Running, turns: Turns) -> None:
+    first, second, third, writer = (kept.wire(2) for _ in range(4))
+    begin(turns, first, *TWO)
+    for wire, ids in ((second, "xy"), (third, "zz")):
+        wire.pipeline(["MULTI"], *(add("m", each) for each in ids))
+    second.send("EXEC")
+    eventually(lambda: paused(kept) == 1)
+    writer.send(*add("m", "w"))
+    eventually(lambda: paused(kept) == 2)
+    turns.before_last, taken = 1, turns.taken  # the second gets under way, and the writer waits again
+    eventually(lambda: not nothing_came(first) and turns.taken > taken and paused(kept) == 1)
+    third.send("EXEC")
+    eventually(lambda: paused(kept) == 2)
+
+    def turn_round() -> None:
+        waiting = kept.server.transactions.first_waiting
+        turned = list(waiting)[::-1]
+        waiting.clear()
+        waiting.update(dict.fromkeys(turned))
+
+    on_loop(kept, turn_round)
+    turns.closed = False
+    third.read()
+    assert first.read() == [b"a", b"b"]
+    names = first("MEM.SCAN", "m", 0, "COUNT", 100)[1]
+    assert names.index(b"y") < names.index(b"w") < names.index(b"z")
+
+
+def test_one_that_waits_for_all_keys_gets_them(kept: Running, turns: Turns) -> None:
+    """Transactions follow each other on different keys; those that come behind it wait."""
+    first, second, asking = kept.wire(2), kept.wire(2), kept.wire(2)
+    begin(turns, first, *TWO)
+    asking.send("DBSIZE")
+    eventually(lambda: paused(kept) == 1)
+    second.pipeline(["MULTI"], ["MEM.CARD", "o"], ["COPY", "o", "other"])  # not one that is quick for certain
+    second.send("EXEC")
+    eventually(lambda: paused(kept) == 2)
+    assert kept.wire(2)("MEM.CARD", "o") == 1
+    turns.closed = False
+    assert asking.read() == 2
+    assert second.read() == [1, 1]
+
+
+def test_what_another_watches_does_not_expire_by_it(kept: Running, turns: Turns) -> None:
+    wire, other = kept.wire(2), kept.wire(2)
+    wire("PEXPIRE", "m", 1_000)
+    other("WATCH", "m")
+    other.pipeline(["MULTI"], ["PING"])
+    begin(turns, wire, ["EXISTS", "m"], add("m", "a"), ["PERSIST", "m"])
+    kept.clock.advance(2 * SECOND)
+    other.send("EXEC")
+    eventually(lambda: paused(kept) == 1)
+    turns.closed = False
+    assert wire.read() == [1, b"a", 1]
+    assert other.read() is None
+    assert same_after_restart(kept)("MEM.CARD", "m") == 2
+
+
+def test_what_is_due_is_not_counted_by_one_that_looks_at_all_keys(kept: Running, turns: Turns) -> None:
+    wire = kept.wire(2)
+    wire("PEXPIRE", "m", 1_000)
+    kept.clock.advance(2 * SECOND)
+    assert wire.pipeline(["MULTI"], ["PING"], ["DBSIZE"], ["KEYS", "*"], ["RANDOMKEY"], ["EXEC"])[-1] == [
+        "PONG",
+        1,
+        [b"o"],
+        b"o",
+    ]
+
+
+def test_facts_that_a_model_finds_come_behind(turns: Turns, tmp_path: Path) -> None:
+    with StandIn() as model, Running(
+        clock=Clock(), dir=tmp_path, inference_url=model.url, inference_model="tiny"
+    ) as server:
+        wire, other = server.wire(2), server.wire(2)
+        wire("MEM.CREATE", "m", "MODE", "SEARCH")
+        wire("MEM.ADD", "m", "ID", "first", "TEXT", "the first")
+        model.will(hangs(says({"facts": [fact()]})))
+        other.send("MEM.ANALYZE", "m", "TEXT", MESSAGE)
+        model.wait()
+        begin(turns, wire, ["MEM.CARD", "m"], ["MEM.ADD", "m", "TEXT", "mine"], ["MEM.CARD", "m"])
+        model.gate.set()
+        eventually(lambda: on_loop(server, lambda: bool(server.server.transactions._end._waiters)))
+        turns.closed = False
+        assert wire.read() == [1, b"1", 2]
+        assert other.read()[1] == [b"2"]
+        same_after_restart(server)
+
+
+@pytest.mark.parametrize(("before", "inside"), [("ON", "OFF"), ("ON", "SKIP"), ("OFF", "ON"), ("SKIP", "ON")])
+def test_client_reply_inside(monkeypatch: pytest.MonkeyPatch, kept: Running, before: str, inside: str) -> None:
+    """As where it is done at once."""
+    said = []
+    for nanoseconds in (1 << 60, -1):
+        monkeypatch.setattr(transactions, "AT_ONCE_NS", nanoseconds)
+        wire = kept.wire(2)
+        commands = [["CLIENT", "REPLY", before], ["MULTI"], ["PING"], ["CLIENT", "REPLY", inside], ["PING"], ["EXEC"]]
+        for words in [*commands, ["CLIENT", "REPLY", "ON"], ["ECHO", "end"]]:
+            wire.send(*words)
+        received = b""
+        while not received.endswith(b"end\r\n"):
+            received += wire.sock.recv(4096)
+        said.append(received)
+    assert said[0] == said[1]
 
 
 def test_a_flush_inside(kept: Running, turns: Turns) -> None:
@@ -380,16 +506,19 @@ def test_a_rewrite_is_of_a_moment_before_or_behind(kept: Running, turns: Turns) 
     other("BGREWRITEAOF")
     other(*add("o", "meanwhile"))
     assert b"aof_rewrite_in_progress:1" in other("INFO", "persistence")
-    # None gets under way any more: a short one is done at once, a long one waits.
+    # None that writes gets under way any more: a short one is done at once, a long one waits, and one that may be.
     other.pipeline(["MULTI"], ["MEM.CARD", "o"], add("o", "short"))
     assert other("EXEC") == [2, b"short"]
-    third = kept.wire(2)
+    third, heavy = kept.wire(2), kept.wire(2)
     third.pipeline(["MULTI"], *[add("o", f"long-{number}") for number in range(40)])
     third.send("EXEC")
-    eventually(lambda: paused(kept) == 1)
+    heavy.pipeline(["MULTI"], ["COPY", "o", "copy"])
+    heavy.send("EXEC")
+    eventually(lambda: paused(kept) == 2)
     turns.closed = False
     assert wire.read() == [b"a", b"b", 1]
     assert len(third.read()) == 40
+    assert heavy.read() == [1]
     eventually(lambda: b"aof_rewrite_in_progress:0" in other("INFO", "persistence"))
     assert b"aof_last_bgrewrite_status:ok" in other("INFO", "persistence")
     assert kept.server.rewriter.rewrites == 1
@@ -441,12 +570,13 @@ def test_a_crash_finds_all_of_it_or_nothing(kept: Running, turns: Turns, tmp_pat
 @pytest.mark.parametrize("how", ["closed", "killed", "deleted"])
 def test_it_goes_on_without_its_client(kept: Running, turns: Turns, how: str) -> None:
     """All of it, but who has gone subscribes to nothing."""
-    admin, other = kept.wire(2), kept.wire(2)
+    admin, other, listener = kept.wire(2), kept.wire(2), kept.wire(2)
+    listener("SUBSCRIBE", "said")
     admin("ACL", "SETUSER", "bob", "on", "nopass", "~*", "&*", "+@all")
     wire = kept.wire(2)
     wire("AUTH", "bob", "x")
     number = wire("CLIENT", "ID")
-    begin(turns, wire, *TWO, ["SUBSCRIBE", "news"], add("m", "c"))
+    begin(turns, wire, *TWO, ["SUBSCRIBE", "news"], ["PUBLISH", "said", "x"], add("m", "c"))
     other.send("MEM.CARD", "m")
     eventually(lambda: paused(kept) == 1)
     if how == "closed":
@@ -459,7 +589,8 @@ def test_it_goes_on_without_its_client(kept: Running, turns: Turns, how: str) ->
         eventually(lambda: number not in kept.server.clients)
     turns.closed = False
     assert other.read() == 4
-    eventually(lambda: admin("PUBSUB", "CHANNELS") == [])
+    eventually(lambda: admin("PUBSUB", "CHANNELS") == [b"said"])
+    assert listener.read() == [b"message", b"said", b"x"]
     assert not kept.server.transactions.matters
     same_after_restart(kept)
 
@@ -524,6 +655,74 @@ def test_where_the_server_ends_first_it_has_not_happened(
     assert held_by(kept) == before
 
 
+def test_a_shutdown_lets_one_end_whose_client_has_gone(kept: Running, turns: Turns) -> None:
+    wire, other = kept.wire(2), kept.wire(2)
+    number = wire("CLIENT", "ID")
+    begin(turns, wire, *TWO)
+    other("CLIENT", "KILL", "ID", number)
+    eventually(lambda: number not in kept.server.clients)
+    stopping = threading.Thread(target=kept.stop)
+    stopping.start()
+    eventually(lambda: not kept.server.clients)
+    turns.closed = False
+    stopping.join()
+    kept.start()
+    assert kept.wire(2)("MEM.CARD", "m") == 3
+
+
+@pytest.mark.parametrize("what", ["its own", "another's", "a rewrite"])
+def test_nothing_is_written_that_saw_a_part_of_what_has_not_happened(
+    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns, what: str
+) -> None:
+    """The server ends while a thread works for a transaction, or for somebody who waits for it."""
+    monkeypatch.setattr(aside, "ON_LOOP", 0)
+    abandon = kept.server.transactions.abandon
+    in_thread, go_on, abandoned = threading.Event(), threading.Event(), threading.Event()
+
+    async def abandoned_first() -> None:
+        await abandon()
+        abandoned.set()
+        go_on.set()
+        for _ in range(100):  # what the thread has made comes now
+            await asyncio.sleep(0.002)
+
+    kept.server.transactions.abandon = abandoned_first
+    encode = aside._encode_part
+
+    def held(group: Any) -> bytes:
+        in_thread.set()
+        assert go_on.wait(PATIENCE_S)
+        return encode(group)
+
+    monkeypatch.setattr(aside, "_encode_part", held)
+    fake = FakeEmbedder()
+    monkeypatch.setattr("recalld.server.embedding.make", fake.make)
+    wire, other = kept.wire(2), kept.wire(2)
+    wire("MEM.CREATE", "e", "EMBEDDER", "openai", "MODEL", "fake", "DIM", 8)
+    if what == "another's":
+        fake.gate.clear()
+        other.send("MEM.ADD", "e", "TEXT", "embedded")
+        assert fake.entered.acquire(timeout=PATIENCE_S)
+    before = held_by(kept)
+    if what == "its own":
+        wire.pipeline(["MULTI"], ["MEM.CREATE", "new", "MODE", "SEARCH"], ["RENAME", "m", "n"])
+        wire("MEM.MADD", "new", 2, "RECORD", "TEXT", "x", "RECORD", "TEXT", "y")
+        wire.send("EXEC")
+        assert in_thread.wait(PATIENCE_S)
+    else:
+        begin(turns, wire, ["MEM.ADD", "e", "TEXT", "first", "NOEMBED"][:4], ["RENAME", "m", "n"], *TWO, done=2)
+    if what == "another's":
+        fake.gate.set()
+        eventually(lambda: on_loop(kept, lambda: bool(kept.server.transactions._after)))
+    elif what == "a rewrite":
+        assert b"started" in str(other("BGREWRITEAOF")).encode()
+    on_loop(kept, kept.server._hurry.set)
+    kept.stop()
+    assert abandoned.is_set()
+    kept.start()
+    assert held_by(kept) == before
+
+
 def test_replies_beyond_the_output_limit_end_it(kept: Running, turns: Turns) -> None:
     """What it writes is written; what would only have read is not run any more."""
     wire, other = kept.wire(2), kept.wire(2)
@@ -565,7 +764,7 @@ def test_the_console_waits_as_others_do(kept: Running, turns: Turns) -> None:
             insider.close()
 
     looking = asyncio.run_coroutine_threadsafe(look(), kept._loop)
-    eventually(lambda: paused(kept) == 1)
+    eventually(lambda: bool(on_loop(kept, lambda: kept.server.transactions.first_waiting)))
     assert not looking.done()
     turns.closed = False
     assert looking.result(PATIENCE_S) == 3
@@ -589,7 +788,7 @@ def test_random_interleavings(
         Running(clock=clock, dir=tmp_path, appendfsync=rng.choice(["always", "everysec", "no"])) as live,
         Running(clock=clock) as plain,
     ):
-        plain.server.transactions._bars = 1
+        plain.server.transactions.bars = lambda queue: True  # what it does, it does at once
         reference = plain.wire(2)
         wires = [live.wire(2) for _ in range(3)]
 

@@ -158,7 +158,7 @@ def merge(key: str = "k") -> tuple[Word, ...]:
 
 def until_paused(server: Running, wire: Wire) -> None:
     """Return once the server holds a command back."""
-    while not server.server.paused_connections:
+    while not server.server.blocked_clients():
         assert wire("PING") == "PONG"
 
 
