@@ -142,7 +142,7 @@ class Transactions:
 
     def _settle(self) -> None:
         self.matters = bool(self._under_way or self._bars)
-        if not (self._wanted or self._bars):
+        if self._waiting and not (self._wanted or self._bars):
             self._server.resume(self._waiting)
 
     async def abandon(self) -> None:
@@ -344,9 +344,11 @@ class Transaction:
 
     def _end(self) -> None:
         self._ctx.transaction = None
-        self._pack()
         if self._packed:
+            self._pack()
             self._server.log.append([], framed(self._pieces, self._packed))
+        elif self.group:
+            self._server.log.append(self.group)
         self._pieces = []
         self._server.transactions.end(self)
         self._server.release(self.queue.empty())

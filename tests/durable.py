@@ -47,6 +47,7 @@ from recalld.server.log_load import open_log
 from recalld.server.payload import dump
 from recalld.server.rewrite import Rewriter
 from recalld.server.stats import Stats
+from recalld.server.transactions import Transactions
 
 DIR = "/data"
 FOLDER = "/data/appendonlydir"
@@ -79,6 +80,7 @@ class Store:
             self.loop.close()
             raise
         self.stats = Stats()
+        self.transactions = Transactions(self)  # type: ignore[arg-type]  # of which there are none
         self.rewriter = Rewriter(self, self.log)  # type: ignore[arg-type]  # what it needs of a server
         self.states = [self.state]
         self.ends = [0]

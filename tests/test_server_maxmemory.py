@@ -15,6 +15,7 @@ import pytest
 from durable import eventually, on_loop, state
 from harness import DAY, HOUR, SECOND, Clock, Running, Wire, Word
 from peer import MAKE, connect, for_redis, for_us, needs_redis, redis_server, replies
+from recalld.server import incr
 from recalld.server.entries import Drop, Entry
 
 #: Of one memory of `fill`; five of them are far more than all else that a test writes.
@@ -402,9 +403,9 @@ def test_exec_is_whole(full: Full) -> None:
     log = full.server.server.log
     append = log.append
 
-    def spy(group: list[Entry]) -> Any:
-        groups.append(list(group))
-        return append(group)
+    def spy(group: list[Entry], encoded: list[bytes] | None = None) -> Any:
+        groups.extend([list(group)] if encoded is None else incr._parse(b"".join(encoded)))
+        return append(group, encoded)
 
     log.append = spy
     full.wire("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
