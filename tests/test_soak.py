@@ -70,7 +70,8 @@ class Soaker:
     def step(self) -> None:
         """One action, and sometimes death."""
         self.steps += 1
-        writes = [self.add, self.add, self.change, self.remove, self.fact, self.transact, self.shared, self.passing]
+        writes = [self.add, self.add, self.change, self.remove, self.fact, self.transact, self.long, self.shared]
+        writes.append(self.passing)
         reads = [self.look, self.search, self.list, self.recall, self.shared_query, self.publish]
         action = self.rng.choice(writes + reads)
         try:
@@ -185,6 +186,24 @@ class Soaker:
         self.texts[record_id] = text
         done, hits, found = replies[-1]
         assert done == record_id and fields(found)[b"text"] == text
+        assert {hit_id(hit) for hit in hits} == set(self.texts)
+
+    def long(self) -> None:
+        """A transaction of some ten milliseconds, which goes on in turns: one moment all the same."""
+        self.next += 1
+        record_id, texts = b"r%d" % self.next, [self.text() for _ in range(100)]
+        add = ["MEM.ADD", self.key, "ID", record_id, "META", "n", 1, "TEXT"]
+        other = ["MEM.ADD", "all", "ID", f"x{self.rng.randrange(3000)}", "FVEC", 4, 1, 2, 3, 4, "TEXT"]
+        replies = self.wire.pipeline(
+            ["MULTI"],
+            *([*(add if number % 10 else other), text] for number, text in enumerate(texts)),
+            ["MEM.GET", self.key, record_id],
+            ["MEM.SEARCH", self.key, "own", "TOPK", 1000, "NOTEXT"],
+            ["EXEC"],
+        )
+        self.texts[record_id] = texts[-1]
+        *done, found, hits = replies[-1]
+        assert len(done) == 100 and fields(found)[b"text"] == texts[-1]
         assert {hit_id(hit) for hit in hits} == set(self.texts)
 
     def shared(self) -> None:
