@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,6 +42,20 @@ def gather(blocks: list[npt.NDArray[T]], rows: npt.NDArray[np.integer]) -> npt.N
         if start < end:
             np.take(blocks[number], within[start:end], axis=0, out=out[start:end], mode="clip")
     return out
+
+
+def room(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An array for what is to come. A large one is a mapping of its own: what is never written is not in memory, which
+    in memory that the allocator uses again it may be, and what is let go of is given back at once."""
+    kind = np.dtype(dtype)
+    size = prod(shape) * kind.itemsize
+    if size < _LARGE:
+        return np.empty(shape, kind)
+    try:
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:  # there may be too many mappings (vm.max_map_count)
+        return np.empty(shape, kind)
+    return np.ndarray(shape, kind, mapping)
 
 
 def used_bytes(array: npt.NDArray[Any], used: int) -> int:

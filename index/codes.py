@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import kernels
-from .blocks import BLOCK, Floats32, used_bytes
+from .blocks import BLOCK, Floats32, room, used_bytes
 from .parallel import split
 from .shared import Arrays, whole
 
@@ -94,11 +94,11 @@ class Codes:
         held = _SLAB * (len(self._slabs) - 1) + len(self._slabs[-1]) if self._slabs else 0
         if n > held:
             if held and held < _SLAB:
-                grown = np.empty((min(_SLAB, 2 * held), self.dim), np.int8)
+                grown = room((min(_SLAB, 2 * held), self.dim), np.int8)
                 grown[:held] = self._slabs[0]
                 self._slabs[0] = grown
             else:
-                self._slabs.append(np.empty((_SLAB if held else CODES_MIN, self.dim), np.int8))
+                self._slabs.append(room((_SLAB if held else CODES_MIN, self.dim), np.int8))
         return self._slabs[-1]
 
     def taken(self, rows: npt.NDArray[np.integer]) -> Codes:
@@ -109,7 +109,7 @@ class Codes:
         twin.scales, twin.errors = self.scales[rows], self.errors[rows]
         for start in range(0, len(rows), _SLAB):
             part = rows[start : start + _SLAB]
-            slab = np.empty((max(CODES_MIN, len(part)) if len(rows) <= _SLAB else _SLAB, self.dim), np.int8)
+            slab = room((max(CODES_MIN, len(part)) if len(rows) <= _SLAB else _SLAB, self.dim), np.int8)
             of = part // _SLAB
             for number in np.unique(of).tolist():
                 slab[: len(part)][of == number] = self._slabs[number][part[of == number] % _SLAB]
@@ -230,6 +230,6 @@ def _coded(x: AnyFloats) -> tuple[npt.NDArray[np.int8], AnyFloats, AnyFloats]:
 
 
 def _grown(array: AnyFloats, size: int) -> AnyFloats:
-    new = np.empty(max(size, len(array) + (len(array) >> 1)), array.dtype)
+    new = room((max(size, len(array) + (len(array) >> 1)),), array.dtype)
     new[: len(array)] = array
     return new

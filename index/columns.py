@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .analyzer import Document
-from .blocks import used_bytes
+from .blocks import room, used_bytes
 from .estimates import Estimates
 from .filters import Columns
 from .postings import PostingList, Postings
@@ -576,13 +576,13 @@ def _object_bytes(record_id: bytes, text: bytes, meta: tuple[bytes, ...], tags: 
 
 def _grown(array: Any) -> Any:
     """`array` (rows, capacity) with at least twice the capacity."""
-    new = np.empty((array.shape[0], max(_FIRST_CAPACITY, 2 * array.shape[1])), array.dtype)
+    new = room((array.shape[0], max(_FIRST_CAPACITY, 2 * array.shape[1])), array.dtype)
     new[:, : array.shape[1]] = array
     return new
 
 
 def _grown_to(array: Any, size: int) -> Any:
     """`array` with room for `size`, half as much again as it had or more."""
-    new = np.empty(max(size, len(array) + (len(array) >> 1)), array.dtype)
+    new = room((max(size, len(array) + (len(array) >> 1)),), array.dtype)
     new[: len(array)] = array
     return new

@@ -14,7 +14,7 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from .blocks import used_bytes
+from .blocks import room, used_bytes
 
 Floats = npt.NDArray[np.float64]
 Floats32 = npt.NDArray[np.float32]
@@ -112,6 +112,6 @@ def _grown(array: Floats32, n: int, size: int) -> Floats32:
     reads it."""
     if size <= len(array):
         return array
-    new = np.empty(max(size, len(array) + (len(array) >> 1)), np.float32)
+    new = room((max(size, len(array) + (len(array) >> 1)),), np.float32)
     new[:n] = array[:n]
     return new

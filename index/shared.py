@@ -13,6 +13,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def own_part(objects: Sequence[Sized | None]) -> float:
 
 def whole(array: npt.NDArray[Any]) -> int:
     """The `id` of the array that `array` is a part of, if not of itself."""
-    return id(array if array.base is None else array.base)
+    return id(array.base if isinstance(array.base, np.ndarray) else array)
 
 
 class Family:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import kernels
-from .blocks import BLOCK, Floats32, gather, used_bytes
+from .blocks import BLOCK, Floats32, gather, room, used_bytes
 from .codes import Codes
 from .shared import Arrays, whole
 
@@ -66,10 +66,10 @@ class VectorTable:
         at = row % BLOCK
         if at == 0:
             first = _FIRST_ROWS if row == 0 else BLOCK
-            self.blocks.append(np.empty((first, self.dim), np.float32))
+            self.blocks.append(room((first, self.dim), np.float32))
         block = self.blocks[-1]
         if at == len(block):
-            grown = np.empty((min(BLOCK, 2 * at), self.dim), np.float32)
+            grown = room((min(BLOCK, 2 * at), self.dim), np.float32)
             grown[:at] = block
             # The list is replaced with the block: a reader's list keeps the block it counted on.
             self.blocks = [*self.blocks[:-1], grown]
@@ -132,7 +132,7 @@ class VectorTable:
             return twin
         for start in range(0, len(rows), BLOCK):
             part = rows[start : start + BLOCK]
-            block = np.empty((BLOCK if len(rows) > BLOCK else len(part), self.dim), np.float32)
+            block = room((BLOCK if len(rows) > BLOCK else len(part), self.dim), np.float32)
             block[: len(part)] = gather(self.blocks, part)
             twin.blocks.append(block)
             if self.metric == "COSINE":
@@ -260,6 +260,6 @@ def _fixed(vector: Floats32) -> Floats:
 
 
 def _doubled(array: npt.NDArray[T]) -> npt.NDArray[T]:
-    new: npt.NDArray[T] = np.empty(max(_FIRST_ROWS, 2 * len(array)), array.dtype)
+    new: npt.NDArray[T] = room((max(_FIRST_ROWS, 2 * len(array)),), array.dtype)
     new[: len(array)] = array
     return new
