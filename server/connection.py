@@ -157,7 +157,8 @@ class Connection(asyncio.Protocol):
         self.parser.feed(data)
         size = len(data)
         self.server.stats.input_bytes += size
-        self.process()
+        if self.held is None or self not in self.waits_in:  # else it is told when to try again
+            self.process()
         if size >= FULL_READ_BYTES and self.transport.is_reading():
             # Or uvloop goes on, up to 32 times, as long as reads are full, with a slice of commands for each.
             self.transport.pause_reading()
@@ -320,6 +321,7 @@ class Connection(asyncio.Protocol):
             if self.client is not None and self.client.reply_mode != "on" and self._is_muted(reply):
                 entry.proto = 0  # only now: EXEC may contain CLIENT REPLY
         if self.closing:
+            entry.on_done = None  # which refers to the entry
             if not reply.cancelled():
                 reply.exception()  # seen: nobody is left to hear of it
             return
@@ -383,13 +385,17 @@ class Connection(asyncio.Protocol):
             entry.position = 0
             if not entry.writes:
                 continue
-            refusal = ErrorReply(f"MISCONF {log_.failure} This write may or may not be kept.")
+            refusal = encode(ErrorReply(f"MISCONF {log_.failure} This write may or may not be kept."), 2)
             if isinstance(entry.payload, Future):
+                if not entry.proto:
+                    refusal = b""
                 entry.payload.add_done_callback(lambda done: done.cancelled() or done.exception())
                 if not entry.payload.done() and entry.on_done is not None:
                     self.futures -= 1
                     entry.payload.remove_done_callback(entry.on_done)
-            entry.payload = encode(refusal, 2)
+                    self.server.loop.call_soon(self.process)  # there may have been too many
+                entry.on_done = None
+            entry.payload = refusal
             self.waiting_bytes += len(entry.payload) - entry.held_bytes
             entry.held_bytes = len(entry.payload)
         self._drain()
@@ -545,7 +551,7 @@ class Connection(asyncio.Protocol):
         With `drop_held`, a command that CLIENT PAUSE holds back will not run, nor what is behind it. One that waits for
         a change of its memory will.
         """
-        if drop_held and self.held is not None and self.server.pause_until:
+        if drop_held and self.server.pause_until and self.held is not None and self in self.server.paused:
             self.held = None
             self.client.close_after_reply = True
         self.closing_after_input = True
@@ -578,6 +584,7 @@ class Connection(asyncio.Protocol):
         for entry in self.waiting:
             if isinstance(entry.payload, ReadJob):
                 entry.payload.cancel()  # what has not begun does not
+            entry.on_done = None  # which refers to the entry
         self.waiting.clear()
         self.waiting_bytes = 0
         self.pushed.clear()

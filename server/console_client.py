@@ -92,18 +92,10 @@ class Insider:
     async def _run(self, words: list[bytes], unless: Callable[[], bool] | None) -> Any:
         client, log, place = self._client, self._server.log, self._place
         await asyncio.sleep(0)  # between two commands others have their turn
-        while True:
-            before = log.position
-            try:
-                if unless is not None and unless():
-                    raise Changed
-                reply = execute(client, words)
-                break
-            except Paused as paused:
-                place.ticket = place.ticket or self._server.next_ticket()
-                await place.until(partial(self._server.wait, waiting=paused.waiting))
+        begun: Future[tuple[Any, bool]] = self._server.loop.create_future()
         place.ticket = 0
-        wrote = log.position != before or isinstance(reply, PendingWrite)
+        self._try(words, unless, begun)
+        reply, wrote = await begun
         if isinstance(reply, Future):
             if not reply.done():
                 await asyncio.wait([reply])
@@ -119,6 +111,26 @@ class Insider:
                     break
                 await place.until(log.waiters.add)
         return reply
+
+    def _try(self, words: list[bytes], unless: Callable[[], bool] | None, begun: Future[tuple[Any, bool]]) -> None:
+        """Run the command, in the very turn in which it may: `begun` is its reply and whether it wrote."""
+        if begun.done():  # nobody waits any more
+            return
+        log, place = self._server.log, self._place
+        before = log.position
+        try:
+            if unless is not None and unless():
+                raise Changed
+            reply = execute(self._client, words)
+        except Paused as paused:
+            place.ticket = place.ticket or self._server.next_ticket()
+            place.held = words
+            place.again = partial(self._try, words, unless, begun)
+            self._server.wait(cast("Connection", place), paused.waiting)
+        except Exception as error:
+            begun.set_exception(error)
+        else:
+            begun.set_result((reply, log.position != before or isinstance(reply, PendingWrite)))
 
     @property
     def _place(self) -> _Place:
@@ -143,6 +155,7 @@ class Insider:
         server.unwatch(client)
         server.log.waiters.discard(client.connection)
         self._place.waits_in.pop(client.connection, None)
+        self._place.again = None
 
 
 @dataclass(slots=True)
@@ -167,6 +180,7 @@ class _Place:
         self.waiting: tuple[()] = ()
         self.waits_in: HeldBack = {}
         self.ticket = 0
+        self.again: Callable[[], None] | None = None
 
     async def until(self, tell: Callable[[Any], object], timeout_s: float | None = None) -> None:
         """Wait to be woken; `tell` those who do it where we are."""
@@ -179,7 +193,13 @@ class _Place:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    refuse_writes = process = drain  # the log calls the one, CLIENT PAUSE the other
+    refuse_writes = drain
+
+    def process(self) -> None:
+        """What was held back may be tried again."""
+        again, self.again, self.held = self.again, None, None
+        if again is not None:
+            again()
 
     def unsent_bytes(self) -> int:
         return 0

@@ -49,7 +49,7 @@ _MOST_BYTES_OF_OTHERS = 1 << 20
 # Of a record beside text, id, metadata and tags: its vector, and the command's own words.
 _OTHER_BYTES = 1 << 20
 # What a word takes beside its bytes, about: the object, and its place in a list; and a queued command as so many words.
-_WORD_COSTS, _WORDS_OF_COMMAND = 48, 6
+_WORD_COSTS, _WORDS_OF_COMMAND = 48, 4
 # Keys of the commands that MULTI queues: a set of so many grows in ten milliseconds.
 _KEYS_OF_TRANSACTION = 250_000
 # What RESP2 may send while subscribed: its replies and the messages share one stream.

@@ -62,6 +62,7 @@ class Keyspace:
         self.expired_records = 0
         # (time, key): when something of the key may be due; stale rows are skipped when they come up.
         self._due: list[tuple[int, bytes]] = []
+        self._held_due: list[tuple[int, bytes]] = []  # that came up while their keys were held
 
     # -- reading; `now` is unix milliseconds
 
@@ -79,20 +80,20 @@ class Keyspace:
 
     def count(self, now: int) -> int:
         """How many keys there are."""
-        if not self.expire(now, _EXPIRED_AT_ONCE):
+        if not (self.expire(now, _EXPIRED_AT_ONCE) or self._held_due):
             return len(self.memories)
         return len(self.memories) - sum([deadline <= now for deadline in self.deadlines.values()])
 
     def keys(self, now: int) -> list[bytes]:
         """Every live key, oldest first."""
-        if not self.expire(now, _EXPIRED_AT_ONCE):
+        if not (self.expire(now, _EXPIRED_AT_ONCE) or self._held_due):
             return list(self.memories)
         deadlines = self.deadlines
         return [key for key in self.memories if deadlines.get(key, NEVER) > now]
 
     def choose(self, now: int, below: Callable[[int], int]) -> bytes | None:
         """Any live key, all equally likely, None where there are none. `below(n)` draws a number from 0 to n - 1."""
-        more_are_due = self.expire(now, _EXPIRED_AT_ONCE)
+        more_are_due = self.expire(now, _EXPIRED_AT_ONCE) or self._held_due
         for _ in range(_DRAWS if more_are_due else 1):
             key = self.order.choose(below)
             if key is None or self.deadlines.get(key, NEVER) > now:
@@ -122,20 +123,16 @@ class Keyspace:
     def expire(self, now: int, limit: int = NEVER) -> bool:
         """Drop up to `limit` things that are due; whether more may be."""
         due = self._due
-        held: list[tuple[int, bytes]] = []
-        is_more = False
         while due and due[0][0] <= now:
             if limit <= 0:
-                is_more = True
-                break
-            limit -= 1
+                return True
             when, key = heappop(due)
+            if self.held(key):
+                self._held_due.append((when, key))
+                continue
+            limit -= 1
             memory = self.memories.get(key)
             if memory is None:
-                continue
-            if self.held(key):
-                held.append((when, key))
-                is_more = True
                 continue
             if self.deadlines.get(key, NEVER) <= now:
                 self._expire_key(key)
@@ -143,9 +140,13 @@ class Keyspace:
                 self._expire_records(key, memory, now)
             elif when >= memory.watched_deadline:  # what was due then has moved
                 self._watch_deadline(key, memory)
-        for each in held:
+        return False
+
+    def put_back(self) -> None:
+        """What was held may be so no more."""
+        for each in self._held_due:
             heappush(self._due, each)
-        return is_more
+        self._held_due.clear()
 
     def _expire_key(self, key: bytes) -> None:
         self.expired_keys += 1

@@ -365,12 +365,20 @@ class Server:
 
     def _resume_some(self) -> None:
         ends = time.perf_counter() + _RESUMED_S
-        while self._resuming:
-            self._resuming.popleft().process()
-            if time.perf_counter() > ends:
-                break
-        if self._resuming:  # the rest after others
-            self.loop.call_soon(self._resume_some)
+        try:
+            while self._resuming:
+                self._resuming.popleft().process()
+                if time.perf_counter() > ends:
+                    break
+        finally:
+            if self._resuming:  # the rest after others
+                self.loop.call_soon(self._resume_some)
+            else:
+                self.transactions.resumed()
+
+    @property
+    def is_resuming(self) -> bool:
+        return bool(self._resuming)
 
     def blocked_clients(self) -> int:
         """How many clients have a command that is held back."""
@@ -489,7 +497,8 @@ class Server:
             return
         for client in list(self.clients.values()):
             told = client.channels or client.patterns or client.monitoring
-            if now - client.last_ms > timeout_ms and not told and not client.connection.waiting:
+            waits = client.connection.waiting or client.connection.held is not None
+            if now - client.last_ms > timeout_ms and not told and not waits:
                 client.connection.abort()
 
     def _close_slow(self) -> None:
@@ -547,6 +556,7 @@ class Server:
 
     async def stop(self) -> None:
         """Stop listening, let the clients have their replies, close the log, drop who is left."""
+        self._stopping.set()
         self.notifier.stopping()
         for listener in self._listeners:
             listener.close()

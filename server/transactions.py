@@ -135,13 +135,19 @@ class Transactions:
             self._server.loop.call_soon(each)
         self._end.set()
         self._end.clear()
+        self._server.keyspace.put_back()
         self._server.resume(transaction.waiting)
+        if not self._server.is_resuming:
+            self.resumed()
+
+    def resumed(self) -> None:
+        """Whoever waited has had a turn: until then none gets under way of those that came later."""
         if not self._under_way:
             self._wanted = False
         self._settle()
 
     def _settle(self) -> None:
-        self.matters = bool(self._under_way or self._bars)
+        self.matters = bool(self._under_way or self._bars or self._wanted)
         if self._waiting and not (self._wanted or self._bars):
             self._server.resume(self._waiting)
 

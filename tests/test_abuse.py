@@ -439,7 +439,7 @@ def test_a_transaction_that_is_too_large_to_keep(server: Abused, word: bytes, co
     with server.served(), server.growth_mb(60):
         replies = wire.pipeline(["MULTI"], *[["ECHO", word]] * count)
         refusals = [n for n, reply in enumerate(replies) if isinstance(reply, WireError)]
-        assert refusals == [(8 << 20) // (len(word) + 4 + 4 * 48) + 1]
+        assert refusals == [(8 << 20) // (len(word) + 4 + 6 * 48) + 1]
         refusal = "ERR the commands of the transaction exceed client-query-buffer-limit (8388608 bytes)"
         assert str(replies[refusals[0]]) == refusal
         assert b" multi-mem=0 " in next(line for line in other("CLIENT", "LIST").splitlines() if b" multi=0 " in line)

@@ -28,7 +28,7 @@ PLACES = {"client": "protocol/client"}
 IO = {"asyncio", "multiprocessing", "select", "selectors", "signal", "socket", "socketserver", "ssl", "subprocess"}
 CLOCKS = {"time", "datetime.date.today"} | {f"datetime.datetime.{name}" for name in ("now", "today", "utcnow")}
 CHANCE = {"random", "secrets", "uuid", "numpy.random"}
-FILES = {"glob", "mmap", "os", "pathlib", "shutil", "tempfile", "open"}
+FILES = {"glob", "os", "pathlib", "shutil", "tempfile", "open"}
 FILES |= {f"numpy.{name}" for name in ("fromfile", "load", "memmap", "save", "savez", "savez_compressed")}
 # An import by computed name would pass every rule here unseen.
 HIDDEN = {"importlib", "__import__"}
