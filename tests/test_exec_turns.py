@@ -20,7 +20,7 @@ from fake_embedder import FakeEmbedder
 from faulty_files import FaultyFiles
 from harness import PATIENCE_S, SECOND, Clock, Running, Wire, WireError
 from inference_stand_in import MESSAGE, StandIn, fact, hangs, says
-from recalld.server import aside, console_client, record_commands, rewrite, transactions
+from recalld.server import aside, connection, console_client, record_commands, rewrite, transactions, workers
 from test_attack_aside import KEYS, MEMORIES, Script, heard, held_by, repeated_at_once, said, same_after_restart, small
 
 
@@ -752,18 +752,18 @@ def test_pushes_and_what_follows_come_behind_its_reply(kept: Running, turns: Tur
     )
 
 
+async def looked(server: Running) -> Any:
+    insider = console_client.Insider(server.server, "127.0.0.1:0", server.server.acl.default)
+    try:
+        return await insider("MEM.CARD", "m")
+    finally:
+        insider.close()
+
+
 def test_the_console_waits_as_others_do(kept: Running, turns: Turns) -> None:
     wire = kept.wire(2)
     begin(turns, wire, *TWO)
-
-    async def look() -> Any:
-        insider = console_client.Insider(kept.server, "127.0.0.1:0", kept.server.acl.default)
-        try:
-            return await insider("MEM.CARD", "m")
-        finally:
-            insider.close()
-
-    looking = asyncio.run_coroutine_threadsafe(look(), kept._loop)
+    looking = asyncio.run_coroutine_threadsafe(looked(kept), kept._loop)
     eventually(lambda: bool(on_loop(kept, lambda: kept.server.transactions.first_waiting)))
     assert not looking.done()
     turns.closed = False
@@ -868,6 +868,13 @@ def test_what_waits_for_a_thread_leaves_no_cycle_behind(monkeypatch: pytest.Monk
                 wire(*words)
             wire.pipeline(["MULTI"], madd, forget, *TWO, ["MEM.QUERY", "m", "TEXT", "x"], ["EXEC"])
             wire("PING")
+            gone = server.wire(2)
+            gone.pipeline(["MULTI"], *[["MEM.QUERY", "m", "TEXT", "x"]] * 300)
+            number = max(server.server.clients)
+            gone.send("EXEC")
+            wire("CLIENT", "KILL", "ID", number)
+            gone.close()
+            eventually(lambda: not server.server.transactions.under_way and number not in server.server.clients)
             gc.set_debug(gc.DEBUG_SAVEALL)
             on_loop(server, gc.collect)
             ours = [each for each in gc.garbage if str(getattr(each, "__module__", "")).startswith("recalld")]
@@ -876,3 +883,109 @@ def test_what_waits_for_a_thread_leaves_no_cycle_behind(monkeypatch: pytest.Monk
             gc.garbage.clear()
             gc.enable()
         assert not ours
+
+
+def test_the_console_has_its_place_among_those_who_wait(kept: Running, turns: Turns) -> None:
+    """It has its reply although the next transaction is under way by then."""
+    first, second = kept.wire(2), kept.wire(2)
+    begin(turns, first, *TWO)
+    looking = asyncio.run_coroutine_threadsafe(looked(kept), kept._loop)
+    eventually(lambda: bool(on_loop(kept, lambda: kept.server.transactions.first_waiting)))
+    second.pipeline(["MULTI"], add("m", "x"), add("m", "y"))
+    second.send("EXEC")
+    eventually(lambda: paused(kept) == 1)
+    turns.before_last, taken = 1, turns.taken
+    assert first.read() == [b"a", b"b"]
+    eventually(lambda: turns.taken > taken)
+    assert looking.result(PATIENCE_S) == 3
+    assert nothing_came(second)
+    turns.closed = False
+    assert second.read() == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("words", [["PING"], ["MEM.CARD", "m"]])
+def test_a_command_that_waits_is_not_tried_whenever_more_comes(
+    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns, words: list[Any]
+) -> None:
+    wire, other = kept.wire(2), kept.wire(2)
+    begin(turns, wire, *TWO)
+    tried: list[bytes] = []
+    execute = connection.execute
+    monkeypatch.setattr(connection, "execute", lambda ctx, args: tried.append(args[0]) or execute(ctx, args))
+    other.send("MEM.CARD", "m")
+    eventually(lambda: paused(kept) == 1)
+    before = kept.server.stats.input_bytes
+    other.send(*words)
+    eventually(lambda: kept.server.stats.input_bytes > before)
+    assert tried == [b"MEM.CARD"]
+    turns.closed = False
+    assert other.read() == 3
+    assert other.read() == ("PONG" if words == ["PING"] else 3)
+
+
+def test_who_waits_is_not_idle(kept: Running, turns: Turns) -> None:
+    wire, other = kept.wire(2), kept.wire(2)
+    wire("CONFIG", "SET", "timeout", 1)
+    begin(turns, wire, *TWO)
+    other.send("MEM.CARD", "m")
+    eventually(lambda: paused(kept) == 1)
+    on_loop(kept, lambda: kept.server._close_idle(kept.clock() + 5 * SECOND))
+    turns.closed = False
+    assert wire.read() == [b"a", b"b"]
+    assert other.read() == 3
+    wire("CONFIG", "SET", "timeout", 0)
+
+
+def test_what_is_due_elsewhere_goes_however_much_is_held(kept: Running, turns: Turns) -> None:
+    wire = kept.wire(2)
+    for number in range(20):
+        wire("MEM.CREATE", f"held{number}", "MODE", "SEARCH")
+        wire("PEXPIRE", f"held{number}", 500)
+    wire("PEXPIRE", "o", 600)
+    begin(turns, wire, *(["EXISTS", f"held{number}"] for number in range(20)))
+    kept.clock.advance(SECOND)
+    on_loop(kept, lambda: kept.server.keyspace.expire(kept.clock(), 5))
+    assert b"o" not in kept.server.keyspace.memories and len(kept.server.keyspace.memories) == 21
+    assert not on_loop(kept, lambda: kept.server.keyspace.expire(kept.clock(), 5))
+    turns.closed = False
+    assert wire.read() == [1] * 20
+    on_loop(kept, lambda: kept.server.keyspace.expire(kept.clock()))
+    assert set(kept.server.keyspace.memories) == {b"m"}
+
+
+def test_a_refusal_is_muted_as_its_reply_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a write in a thread, with CLIENT REPLY OFF: whoever sends and does not read would take it for another's."""
+    monkeypatch.setattr(aside, "ON_LOOP", 0)
+    monkeypatch.setattr(record_commands, "_READ_ON_LOOP", 0)
+    files = FaultyFiles()
+    with Running(clock=Clock(), dir="/data", files=files, appendfsync="always") as server:
+        wire, other = server.wire(2), server.wire(2)
+        other("MEM.CREATE", "m", "MODE", "SEARCH")
+        wire.send("CLIENT", "REPLY", "OFF")
+        files.fail("sync", errno.EIO)
+        wire.send("MEM.MADD", "m", 2, "RECORD", "TEXT", "x", "RECORD", "TEXT", "y")
+        eventually(lambda: server.server.log.failure is not None)
+        eventually(lambda: said(other, ["MEM.CREATE", "p", "MODE", "SEARCH"]) == "OK")
+        assert wire("CLIENT", "REPLY", "ON") == "OK"
+        assert wire("MEM.CARD", "m") == 2
+
+
+def test_what_follows_refused_transactions_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their reads are with threads, as many as a client may have, when the log fails."""
+    monkeypatch.setattr(workers, "INLINE_COST", -1)
+    monkeypatch.setattr(workers, "_SHORT_COST", -1)
+    files, gate = FaultyFiles(), threading.Event()
+    with Running(clock=Clock(), dir="/data", files=files, appendfsync="always") as server:
+        wire = server.wire(2)
+        wire("MEM.CREATE", "m", "MODE", "SEARCH")
+        wire("MEM.ADD", "m", "TEXT", "lake")
+        for _ in range(8):
+            on_loop(server, lambda: server.server.background(lambda: gate.wait(PATIENCE_S)) and None)
+        files.fail("sync", errno.EIO, nth=0)
+        transaction = [["MULTI"], ["MEM.ADD", "m", "TEXT", "lake"], ["MEM.SEARCH", "m", "lake"], ["EXEC"]]
+        for words in [*transaction, *transaction, ["PING"]]:
+            wire.send(*words)
+        replies = [heard(wire) for _ in range(9)]
+        assert replies[-1] == "PONG" and "MISCONF" in str(replies[3])
+        gate.set()
+        files.heal()
