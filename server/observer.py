@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from .command_times import CommandTimes
+from .commands import PendingWrite
 from .latency import LatencyMonitor
 from .monitor import Monitors
 from .shown_words import SLOWLOG_WORDS, shown
@@ -69,10 +70,13 @@ class Observer:
 
     def begun(self, ctx: Client, entry: Command, words: list[bytes], began: int, reply: Future[Any]) -> None:
         """A command goes on behind its handler."""
-        if self.monitors:
+        is_behind = entry.name == "exec" and isinstance(reply, PendingWrite)  # its commands run in turns
+        if self.monitors and not is_behind:
             self.monitors.feed(ctx, entry, words)
 
         def ended(done: Future[Any]) -> None:
+            if self.monitors and is_behind:
+                self.monitors.feed(ctx, entry, words)
             took = perf_counter_ns() - began
             self.samples[entry.name].append(took)
             if took >= self.notable_ns:

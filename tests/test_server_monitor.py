@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from harness import JUNE, SECOND, Clock, Running, Wire, Word, pack
 from peer import connect, needs_redis, redis_server
+from recalld.server import transactions
 from recalld.server.monitor import line, quoted
 
 Start = Callable[..., Running]
@@ -53,7 +54,12 @@ def test_who_asks_sees_itself_but_no_commands_of_administrators(watcher: Wire, w
     assert lines(watcher, wire) == ['"PING"']
 
 
-def test_what_exec_runs_is_shown_when_it_runs(watcher: Wire, wire: Wire) -> None:
+@pytest.mark.parametrize("at_once_ns", [1 << 60, -1])
+def test_what_exec_runs_is_shown_when_it_runs(
+    monkeypatch: pytest.MonkeyPatch, watcher: Wire, wire: Wire, at_once_ns: int
+) -> None:
+    """And EXEC behind it, also where it goes on in turns."""
+    monkeypatch.setattr(transactions, "AT_ONCE_NS", at_once_ns)
     wire("MULTI")
     wire("ECHO", "a")
     wire("EXISTS", "b")
