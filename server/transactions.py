@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..protocol.encoder import encode
 from ..protocol.reply import Encoded
+from .client import chain
 from .command_keys import reach
 from .commands import Command, PendingWrite
 from .dispatch import call, error_reply, settled
@@ -113,17 +114,7 @@ class Transactions:
         reply = PendingWrite(loop=self._server.loop)
         self._under_way[transaction] = task = self._server.spawn(transaction.go_on(rest))
         self.matters = True
-
-        def answer(done: Task[Encoded]) -> None:
-            # Not before those who waited have been told.
-            if done.cancelled():
-                reply.cancel()
-            elif (error := done.exception()) is not None:
-                reply.set_exception(error)
-            else:
-                reply.set_result(done.result())
-
-        task.add_done_callback(answer)
+        chain(task, reply)  # after those who waited have been told
         return reply
 
     def end(self, transaction: Transaction) -> None:

@@ -63,6 +63,14 @@ def kept(turns: Turns, tmp_path: Path) -> Iterator[Running]:
         turns.closed = False
 
 
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeEmbedder:
+    """What every embedder is."""
+    fake = FakeEmbedder()
+    monkeypatch.setattr("recalld.server.embedding.make", fake.make)
+    return fake
+
+
 def begin(turns: Turns, wire: Wire, *commands: list[Any], done: int = 1) -> None:
     """Send a transaction and return when so many of its commands are done and no more will be."""
     wire.pipeline(["MULTI"], *commands)
@@ -367,12 +375,8 @@ def test_one_after_the_other(kept: Running, turns: Turns) -> None:
 # What is under way besides
 
 
-def test_a_write_that_had_begun_before_comes_behind(
-    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns
-) -> None:
+def test_a_write_that_had_begun_before_comes_behind(kept: Running, turns: Turns, fake: FakeEmbedder) -> None:
     """It waits for its vector while the transaction deletes the record."""
-    fake = FakeEmbedder()
-    monkeypatch.setattr("recalld.server.embedding.make", fake.make)
     wire, other = kept.wire(2), kept.wire(2)
     wire("MEM.CREATE", "e", "EMBEDDER", "openai", "MODEL", "fake", "DIM", 8)
     fake.gate.clear()
@@ -389,11 +393,7 @@ def test_a_write_that_had_begun_before_comes_behind(
     same_after_restart(kept)
 
 
-def test_vectors_that_are_made_in_the_background_come_behind(
-    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns
-) -> None:
-    fake = FakeEmbedder()
-    monkeypatch.setattr("recalld.server.embedding.make", fake.make)
+def test_vectors_that_are_made_in_the_background_come_behind(kept: Running, turns: Turns, fake: FakeEmbedder) -> None:
     wire = kept.wire(2)
     wire("MEM.CREATE", "e", "EMBEDDER", "openai", "MODEL", "fake", "DIM", 8)
     fake.gate.clear()
@@ -633,12 +633,8 @@ def test_a_shutdown_lets_it_end(kept: Running, turns: Turns) -> None:
     assert kept.wire(2)("MEM.CARD", "m") == 3
 
 
-def test_where_the_server_ends_first_it_has_not_happened(
-    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns
-) -> None:
+def test_where_the_server_ends_first_it_has_not_happened(kept: Running, turns: Turns, fake: FakeEmbedder) -> None:
     """Nor has what waited for it in the middle of a write."""
-    fake = FakeEmbedder()
-    monkeypatch.setattr("recalld.server.embedding.make", fake.make)
     wire, other = kept.wire(2), kept.wire(2)
     wire("MEM.CREATE", "e", "EMBEDDER", "openai", "MODEL", "fake", "DIM", 8)
     fake.gate.clear()
@@ -672,7 +668,7 @@ def test_a_shutdown_lets_one_end_whose_client_has_gone(kept: Running, turns: Tur
 
 @pytest.mark.parametrize("what", ["its own", "another's", "a rewrite"])
 def test_nothing_is_written_that_saw_a_part_of_what_has_not_happened(
-    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns, what: str
+    monkeypatch: pytest.MonkeyPatch, kept: Running, turns: Turns, fake: FakeEmbedder, what: str
 ) -> None:
     """The server ends while a thread works for a transaction, or for somebody who waits for it."""
     monkeypatch.setattr(aside, "ON_LOOP", 0)
@@ -695,8 +691,6 @@ def test_nothing_is_written_that_saw_a_part_of_what_has_not_happened(
         return encode(group)
 
     monkeypatch.setattr(aside, "_encode_part", held)
-    fake = FakeEmbedder()
-    monkeypatch.setattr("recalld.server.embedding.make", fake.make)
     wire, other = kept.wire(2), kept.wire(2)
     wire("MEM.CREATE", "e", "EMBEDDER", "openai", "MODEL", "fake", "DIM", 8)
     if what == "another's":
