@@ -22,13 +22,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise, repeat
 from sys import getsizeof
 from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import Stemmer  # type: ignore[import-not-found]
 
 from . import segment
@@ -39,6 +41,8 @@ EXACT = 2
 SECOND_FORM = 1
 MAX_TF = 65535
 NOTHING = -1  # in place of a term id: a stop word, punctuation
+_UNKNOWN = -2  # a stretch that is not one of these, or not seen before
+_BETWEEN = b"\xff\xfe"  # between the texts of several records: no UTF-8, so hardly ever in one
 
 # For all second forms of a query word. BM25 is concave in tf: a tf of 1/2 earns at least half of what 1 does. So a
 # record with an identifier whole is behind one with its parts as words by half of their weight at most, and ahead by 1
@@ -97,6 +101,16 @@ class Document(NamedTuple):
     terms: list[int]
     tfs: list[int]
     doc_len: int
+
+
+class Documents(NamedTuple):
+    """Those of several records, one's terms behind the other's, in any order: `counts` (m,) says how many are each
+    one's, `doc_lens` (m,) how many words each has."""
+
+    terms: npt.NDArray[np.uint32]
+    tfs: npt.NDArray[np.uint16]
+    counts: npt.NDArray[np.int64]
+    doc_lens: npt.NDArray[np.int64]
 
 
 class QueryTerm(NamedTuple):
@@ -237,6 +251,45 @@ class Analyzer:
             counts = [min(count, MAX_TF) for count in counts]
         return Document(list(tfs), counts, doc_len)
 
+    def documents(self, texts: Sequence[bytes], max_words: int) -> Documents:
+        """The same of several records, all their words counted together: in three fifths of the time."""
+        looked = [looked_at(text, max_words) for text in texts]
+        stretches = (b" %b " % _BETWEEN).join(looked).split()
+        ids = np.array(list(map(self._ids.get, stretches, repeat(_UNKNOWN))), np.int64)
+        unknown = np.flatnonzero(ids == _UNKNOWN).tolist()
+        ends = [at for at in unknown if stretches[at] == _BETWEEN]
+        if len(ends) != len(texts) - 1:  # a text has it
+            return _put_together([self.document(text, max_words) for text in texts])
+        ids[ends] = NOTHING
+        of = np.zeros(len(ids), np.int64)
+        of[ends] = 1
+        np.cumsum(of, out=of)
+        # What the other stretches add: the record, a term and its half units.
+        more: list[tuple[int, int, int]] = []
+        doc_lens = np.bincount(of[ids >= 0], minlength=len(texts))
+        for at in unknown:
+            stretch, number = stretches[at], int(of[at])
+            if ids[at] == NOTHING:
+                continue
+            entry = self._entries.get(stretch) or self._learn(stretch, max_words)
+            doc_lens[number] += len(entry)
+            for exact, seconds in entry:
+                more.append((number, exact, EXACT))
+                more += [(number, second, SECOND_FORM) for second in seconds]
+        if doc_lens.max() > min(max_words, MAX_TF // EXACT):
+            return _put_together([self.document(text, max_words) for text in texts])
+        keys, tfs = np.unique((of << 32 | ids)[ids >= 0], return_counts=True)
+        tfs *= EXACT
+        if more:
+            others = np.array(more, np.int64)
+            keys = np.concatenate((keys, others[:, 0] << 32 | others[:, 1]))
+            order = np.argsort(keys, kind="stable")
+            keys, tfs = keys[order], np.concatenate((tfs, others[:, 2]))[order]
+            starts = np.flatnonzero(np.diff(keys, prepend=-1))
+            keys, tfs = keys[starts], np.add.reduceat(tfs, starts)
+        counts = np.bincount(keys >> 32, minlength=len(texts))
+        return Documents(keys.astype(np.uint32), tfs.astype(np.uint16), counts, doc_lens)
+
     def query(self, text: bytes, max_words: int) -> list[QueryTerm]:
         """The distinct terms of a query, in order of first appearance; words beyond `max_words` count for nothing."""
         weights: dict[str, float] = {}
@@ -334,6 +387,19 @@ class Analyzer:
 def looked_at(text: bytes, max_words: int) -> bytes:
     """What of a text can hold its first `max_words` words, all but the oddest: 20 MB without a space are not read."""
     return text[: max(_LOOK_BYTES, max_words * _LOOK_BYTES_PER_WORD)]
+
+
+def _put_together(documents: list[Document]) -> Documents:
+    terms = list(chain.from_iterable(each.terms for each in documents))
+    tfs = list(chain.from_iterable(each.tfs for each in documents))
+    counts = np.array([len(each.terms) for each in documents], np.int64)
+    doc_lens = np.array([each.doc_len for each in documents], np.int64)
+    return Documents(np.array(terms, np.uint32), np.array(tfs, np.uint16), counts, doc_lens)
+
+
+def no_words(records: int) -> Documents:
+    """Of so many records without a word."""
+    return _put_together([Document([], [], 0)] * records)
 
 
 def _fold_accents(word: str) -> str:

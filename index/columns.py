@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .analyzer import Document
+from .analyzer import Document, Documents
 from .blocks import room, used_bytes
 from .estimates import Estimates
 from .filters import Columns
@@ -243,13 +243,65 @@ class Table:
         self.live += 1
         self.total_len += words.doc_len
         self.n = slot + 1
+        self._post_if_many()
+        return slot
+
+    def append_all(
+        self,
+        ids: list[bytes],
+        texts: list[bytes],
+        vectors: list[bytes],
+        metas: list[tuple[bytes, ...]],
+        tags: list[tuple[bytes, ...]],
+        words: Documents,
+        *,
+        importance: list[float],
+        created_at: list[int],
+        updated_at: list[int],
+    ) -> None:
+        """Add live rows of new records, without a deadline, to a table without a side."""
+        slot, n = self.n, self.n + len(ids)
+        while n > self.wide.shape[1]:
+            self.wide = _grown(self.wide)
+            self.narrow = _grown(self.narrow)
+            self._cells = None
+        wide, narrow = self.wide[:, slot:n], self.narrow[:, slot:n]
+        wide[CREATED], wide[UPDATED] = created_at, updated_at
+        wide[IMPORTANCE] = np.array(importance, np.float64).view(np.int64)
+        wide[DEADLINE] = wide[DEAD_AT] = NEVER
+        wide[SERIAL] = self.order.add_all(ids)
+        start = int(self.narrow[TERMS_END, slot - 1]) if slot else 0
+        end = start + len(words.terms)
+        if end > len(self.fwd_terms):
+            self.fwd_terms = _grown_to(self.fwd_terms, end)
+            self.fwd_halves = _grown_to(self.fwd_halves, end)
+        self.fwd_terms[start:end] = words.terms
+        self.fwd_halves[start:end] = words.tfs
+        narrow[DOC_LEN], narrow[TERMS_END] = words.doc_lens, start + np.cumsum(words.counts)
+        narrow[VROW] = -1
+        if self.vectors is not None and (joined := b"".join(vectors)):
+            has = np.array(list(map(len, vectors))) > 0
+            rows = np.frombuffer(joined, "<f4").reshape(-1, self.vectors.dim)
+            narrow[VROW, has] = self.vectors.append_all(rows) + np.arange(len(rows))
+        self.ids += ids
+        self.texts += texts
+        self.metas += metas
+        self.tags += tags
+        self.by_id.update(zip(ids, range(slot, n), strict=True))
+        self.held_bytes += sum(map(_object_bytes, ids, texts, metas, tags))
+        self.live += len(ids)
+        self.total_len += int(words.doc_lens.sum())
+        self.n = n
+        self._post_if_many()
+
+    def _post_if_many(self) -> None:
+        """Have posting lists if this is a large table, and bring them up to date from time to time."""
         if self.postings is not None:
             if self.n - self.posted >= _UNPOSTED_MAX:
                 self.post()
         elif self.indexed and self.n >= POSTINGS_MIN and len(self.fwd_terms):
             self.postings = Postings()
             self.post()
-        return slot
 
     def fill(self, slot: int, vector: bytes) -> None:
         """Give a row that has none its vector, in place: for a table that nobody has had a view of."""

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from . import ranking
-from .analyzer import Analyzer, Document, QueryTerm, Vocabulary, analyzer_for
+from .analyzer import Analyzer, Document, QueryTerm, Vocabulary, analyzer_for, no_words
 from .columns import DEAD_AT, DEADLINE, SERIAL, VROW, Table
 from .entities import Entities, Entity
 from .fact_index import FactIndex
@@ -413,6 +413,55 @@ class Memory:
             extra = Extra(written, written)
         self._write(record_id, text, vector, meta, tags, words, importance, created_at, updated_at, deadline, extra, at)
         self._expired.pop(record_id, None)
+        self._changed(at)
+
+    def takes_together(self, ids: Sequence[bytes]) -> bool:
+        """Whether `put_new` may write them: to a plain memory, of records that are all new."""
+        table = self.table
+        return (
+            table.side is None
+            and self.past is None
+            and len(set(ids)) == len(ids)
+            and table.by_id.keys().isdisjoint(ids)
+        )
+
+    def put_new(
+        self,
+        ids: list[bytes],
+        texts: list[bytes],
+        vectors: list[bytes],
+        metas: list[tuple[bytes, ...]],
+        tags: list[tuple[bytes, ...]],
+        *,
+        importance: list[float],
+        created_at: list[int],
+        updated_at: list[int],
+        max_words: int,
+        at: int,
+    ) -> None:
+        """`put` of several plain notes without a deadline, of which `takes_together` holds, in a quarter of the
+        time."""
+        table, start = self.table, self.table.n
+        analyzer = self._analyzer
+        words = no_words(len(ids)) if analyzer is None else analyzer.documents(texts, max_words)
+        table.append_all(
+            ids,
+            texts,
+            vectors,
+            metas,
+            tags,
+            words,
+            importance=importance,
+            created_at=created_at,
+            updated_at=updated_at,
+        )
+        if self._bytes >= 0:
+            self._bytes += bytes_of_rows(table, list(range(start, table.n)), self.settings.dim)
+        for index in self.texts:
+            for record_id, text in zip(ids, texts, strict=True):
+                index.add(record_id, text)
+        for record_id in ids if self._expired else ():
+            self._expired.pop(record_id, None)
         self._changed(at)
 
     def remove(self, record_id: bytes, at: int) -> None:

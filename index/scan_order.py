@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from sys import getsizeof
 from typing import Generic, TypeVar
 
@@ -43,6 +43,14 @@ class ScanOrder(Generic[T]):
         self._serials.append(serial)
         self._items.append(item)
         return serial
+
+    def add_all(self, items: Sequence[T]) -> range:
+        """The same for several; their serials."""
+        serials = range(self.next_serial, self.next_serial + len(items))
+        self.next_serial = serials.stop
+        self._serials.extend(serials)
+        self._items.extend(items)
+        return serials
 
     def remove(self, serial: int) -> None:
         """Forget the item with `serial`, which is there."""

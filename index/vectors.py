@@ -63,10 +63,39 @@ class VectorTable:
     def append(self, vector: Floats32) -> int:
         """Store a row of shape (dim,); its vrow."""
         row = self.n
-        at = row % BLOCK
+        self._with_room()[row % BLOCK] = vector
+        if self.metric != "COSINE":
+            if row == len(self.norms):
+                self.norms = _doubled(self.norms)
+            wide = vector.astype(np.float64)
+            self.norms[row] = (wide * wide).sum()
+        self.n = row + 1
+        self._added(1)
+        return row
+
+    def append_all(self, vectors: Floats32) -> int:
+        """The same for several, (m, dim); the first one's vrow."""
+        first, done = self.n, 0
+        while done < len(vectors):
+            block = self._with_room()
+            at = self.n % BLOCK
+            part = vectors[done : done + len(block) - at]
+            block[at : at + len(part)] = part
+            self.n += len(part)
+            done += len(part)
+        if self.metric != "COSINE":
+            while len(self.norms) < self.n:
+                self.norms = _doubled(self.norms)
+            wide = vectors.astype(np.float64)
+            self.norms[first : self.n] = (wide * wide).sum(axis=1)
+        self._added(len(vectors))
+        return first
+
+    def _with_room(self) -> Floats32:
+        """The block that the next row belongs to."""
+        at = self.n % BLOCK
         if at == 0:
-            first = _FIRST_ROWS if row == 0 else BLOCK
-            self.blocks.append(room((first, self.dim), np.float32))
+            self.blocks.append(room((_FIRST_ROWS if self.n == 0 else BLOCK, self.dim), np.float32))
         block = self.blocks[-1]
         if at == len(block):
             grown = room((min(BLOCK, 2 * at), self.dim), np.float32)
@@ -74,17 +103,13 @@ class VectorTable:
             # The list is replaced with the block: a reader's list keeps the block it counted on.
             self.blocks = [*self.blocks[:-1], grown]
             block = grown
-        block[at] = vector
-        if self.metric != "COSINE":
-            if row == len(self.norms):
-                self.norms = _doubled(self.norms)
-            wide = vector.astype(np.float64)
-            self.norms[row] = (wide * wide).sum()
-        self.n = row + 1
-        self.live += 1
-        if not self.n % _SUMMED_AT_LEAST:
+        return block
+
+    def _added(self, count: int) -> None:
+        """So many rows came."""
+        self.live += count
+        if self.metric == "COSINE" and self.n - self._summed >= _SUMMED_AT_LEAST:
             self._sum = self.sum  # of a load of a hundred thousand rows it would take a tenth of a second
-        return row
 
     def remove(self, row: int) -> None:
         """The row's record died: it no longer weighs in the sum."""

@@ -61,8 +61,7 @@ def _begin(
     def work() -> None:
         group = settle(twin)
         alone = server.keyspace.of_one(key, twin)
-        for entry in group:
-            alone.apply(entry)
+        alone.apply_all(group)
         made.append((group, encode(group) if group else b""))
 
     def install(_: object) -> Any:

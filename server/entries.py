@@ -58,7 +58,7 @@ class Configure:
         return cls(words[1], _settings_from(words[2:-1]), int(words[-1]))
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)  # frozen, it would take three times as long to make
 class Put:
     """The record `id` becomes exactly this. `vector` is float32 bytes as stored, b"" for none; `deadline` 0 is none;
     `next_id` is the counter afterwards, `max_words` how many words of the text are indexed. With `extra` (None: a plain

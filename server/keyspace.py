@@ -28,6 +28,8 @@ _COUNTED_ALWAYS, _COUNTED_S = 1000, 10.0
 # So many keys that are due go for one question about all keys, in some milliseconds; of the others it is only known
 # that they are due.
 _EXPIRED_AT_ONCE = 1000
+# So many records are worth being written together, and so many at a time: their parts stay in the cache.
+_TOGETHER, _TOGETHER_MOST = 8, 1000
 # So often a key is drawn, where many may be due, before all are looked at.
 _DRAWS = 64
 
@@ -197,6 +199,53 @@ class Keyspace:
         if self.before_change is not None:
             self.before_change(entry)
         self._APPLY[type(entry)](self, entry)
+
+    def apply_all(self, group: Sequence[Entry]) -> None:
+        """Make all of `group` so, in order: what is the same, in a quarter of the time where many new records of one
+        memory end it."""
+        start = len(group)
+        while start and type(group[start - 1]) is entries.Put:
+            start -= 1
+        if len(group) - start < _TOGETHER:
+            start = len(group)
+        for entry in group[:start]:
+            self.apply(entry)
+        while start < len(group):
+            some = group[start : start + _TOGETHER_MOST]
+            if not self._put_new(some):
+                for entry in some:
+                    self.apply(entry)
+            start += len(some)
+
+    def _put_new(self, puts: Sequence[Any]) -> bool:
+        """Write these records together, if they are new and there is nothing more to them; whether they were."""
+        first = puts[0]
+        key, max_words, at = first.key, first.max_words, first.at
+        for put in puts:
+            if put.key != key or put.at != at or put.max_words != max_words or put.deadline or put.extra is not None:
+                return False
+        ids = [put.id for put in puts]
+        if not self.memories[key].takes_together(ids):
+            return False
+        if self.before_change is not None:
+            self.before_change(first)
+        memory = self._current(key, at)
+        memory.version += len(puts) - 1
+        memory.put_new(
+            ids,
+            [put.text for put in puts],
+            [put.vector for put in puts],
+            [put.meta for put in puts],
+            [put.tags for put in puts],
+            importance=[put.importance for put in puts],
+            created_at=[put.created_at for put in puts],
+            updated_at=[put.updated_at for put in puts],
+            max_words=max_words,
+            at=at,
+        )
+        memory.next_id = puts[-1].next_id
+        self._changed(key, memory)
+        return True
 
     def restore(self, key: bytes, memory: Memory, deadline: int) -> None:
         """Put a memory of a base file at `key`; `deadline` 0 is none."""

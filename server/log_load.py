@@ -107,8 +107,7 @@ def _apply_all(groups: Iterator[tuple[int, list[Entry]]], path: str, keyspace: K
     offset = 0
     for offset, group in groups:
         try:
-            for entry in group:
-                keyspace.apply(entry)
+            keyspace.apply_all(group)
         except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
             raise LogDamaged(
                 f"{path} holds an entry at or behind offset {offset} that does not apply: {error!r}."

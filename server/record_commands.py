@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -339,6 +340,8 @@ def growth(memory: Memory, put: Put) -> int:
 
 def _extra(draft: Draft, old: Extra | None, written: int, now: int) -> Extra | None:
     """The record's side: what the draft does not name is as it was; None for a plain note. Raises CommandError."""
+    if old is None and not (draft.pin or draft.kind) and draft.valid_at is None and draft.valid_until is None:
+        return None  # as most are
     known = min(written, now)
     if old is None:
         old = Extra(known, known)
@@ -359,9 +362,11 @@ def merged(old: tuple[bytes, ...], new: list[bytes]) -> tuple[bytes, ...]:
     """Metadata with fields set: known ones keep their place, the others follow."""
     if not new:
         return old
+    if len(new) == 2 and not old:
+        return tuple(new)
     fields = dict(zip(old[::2], old[1::2], strict=True))
     fields.update(zip(new[::2], new[1::2], strict=True))
-    return tuple(word for pair in fields.items() for word in pair)
+    return tuple(chain.from_iterable(fields.items()))
 
 
 @command(
@@ -454,7 +459,10 @@ def _read_drafts(words: Words, count: int, config: Config) -> list[Draft]:
     while len(drafts) < count:
         if words.next().upper() != b"RECORD":
             raise words.unexpected()
-        drafts.append(_in_record(len(drafts) + 1, lambda: read_draft(words, config, stop=b"RECORD")))
+        try:
+            drafts.append(read_draft(words, config, stop=b"RECORD"))
+        except (CommandError, BadMemory) as error:
+            raise _of_record(len(drafts) + 1, error) from error
     if words:
         words.option()
         raise words.unexpected()
@@ -474,7 +482,10 @@ def _add_all(ctx: Client, key: bytes, drafts: list[Draft]) -> Any:
                 raise CommandError("the memory got another model while it was being written to; nothing was written")
             batch = Batch(ctx, key, memory)
             for number, draft in enumerate(drafts, 1):
-                _in_record(number, partial(batch.settle, draft))
+                try:
+                    batch.settle(draft)
+                except (CommandError, BadMemory) as error:
+                    raise _of_record(number, error) from error
             made[:] = [batch]
             return batch.group()
 
@@ -523,14 +534,11 @@ def _keeps_vector(ctx: Client, memory: Memory, draft: Draft) -> bool:
     return bool(view.vector(slot)) and (draft.keep_vector or view.texts[slot] == draft.text)
 
 
-def _in_record(number: int, step: Callable[[], Any]) -> Any:
-    """Run `step`; what it refuses names the record."""
-    try:
-        return step()
-    except CommandError as error:
-        raise CommandError(f"record {number}: {error.message}", error.code) from error
-    except BadMemory as error:
-        raise CommandError(f"record {number}: {error}") from error
+def _of_record(number: int, error: CommandError | BadMemory) -> CommandError:
+    """The error, naming the record."""
+    if isinstance(error, CommandError):
+        return CommandError(f"record {number}: {error.message}", error.code)
+    return CommandError(f"record {number}: {error}")
 
 
 @command(

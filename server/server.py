@@ -142,7 +142,10 @@ class Server:
 
     def commit(self, entry: Entry) -> None:
         """Apply a settled entry and log it."""
-        self._apply(entry)
+        self.stats.changes += 1
+        self.keyspace.apply(entry)
+        if self.notifications.on:
+            self.notifications.applied(entry)
         if self.transaction is not None:
             self.transaction.group.append(entry)
         else:
@@ -150,8 +153,10 @@ class Server:
 
     def commit_all(self, group: list[Entry]) -> None:
         """Apply and log entries that belong together."""
-        for entry in group:
-            self._apply(entry)
+        self.stats.changes += len(group)
+        self.keyspace.apply_all(group)
+        for entry in group if self.notifications.on else ():
+            self.notifications.applied(entry)
         if self.transaction is not None:
             self.transaction.group.extend(group)
         elif group:
@@ -168,12 +173,6 @@ class Server:
             self.transaction.add_made(len(group), encoded)
         else:
             self.log.append(group, [encoded])
-
-    def _apply(self, entry: Entry) -> None:
-        self.stats.changes += 1
-        self.keyspace.apply(entry)
-        if self.notifications.on:
-            self.notifications.applied(entry)
 
     def _owner(self, key: bytes) -> str | None:
         """Who created the memory at `key`."""
