@@ -548,9 +548,10 @@ class Table:
         table.vectors = vectors
         return table
 
-    def copy(self) -> Table:
+    def copy(self, *, takes_room: bool = False) -> Table:
         """An independent twin, in some milliseconds for a hundred thousand rows. Rows never change, so both have them
-        in common, dead ones too; the room behind them is not the twin's: it has arrays of its own once it grows."""
+        in common, dead ones too; the room behind them is not the twin's, which has arrays of its own once it grows, but
+        for posting lists where it `takes_room`."""
         n = self.n
         end = int(self.narrow[TERMS_END, n - 1]) if n else 0
         twin = copy(self)
@@ -569,7 +570,7 @@ class Table:
         twin.order = self.order.copy()
         twin.uses = None if self.uses is None else self.uses.copy()
         twin.side = None if self.side is None else self.side.copy()
-        twin.postings = None if self.postings is None else self.postings.copy()
+        twin.postings = None if self.postings is None else self.postings.copy(takes_room=takes_room)
         twin.vectors = None if self.vectors is None else self.vectors.copy()
         twin._cells = twin._columns = twin._estimates = None
         return twin

@@ -686,15 +686,15 @@ class Memory:
         due, turns = self._due, self._turns
         self.next_deadline = min(due[0][0] if due else NEVER, turns[0][0] if turns else NEVER, self._prune_at)
 
-    def copy(self) -> Memory:
+    def copy(self, *, takes_room: bool = False) -> Memory:
         """An independent twin, in some milliseconds for a hundred thousand records: see Table.copy."""
         twin = Memory(self.settings, self.vocabulary, self.created_at)
         twin.updated_at = self.updated_at
         twin.next_id = self.next_id
         twin.next_deadline = self.next_deadline
-        twin.table = self.table.copy()
+        twin.table = self.table.copy(takes_room=takes_room)
         if self.past is not None:
-            twin.past = self.past.copy()
+            twin.past = self.past.copy(takes_room=takes_room)
             twin.past.order = twin.table.order
         twin.facts = None if self.facts is None else self.facts.copy()
         twin.entities = None if self.entities is None else self.entities.copy()

@@ -48,30 +48,34 @@ def _by_term(terms: npt.NDArray[np.uint32]) -> tuple[Int64s, Int64s]:
 
 
 class PostingList:
-    """One term's postings; `n` of `data` are used, and those never change. `most` is the largest `halves` so far."""
+    """One term's postings; `n` of `data` are used, and those never change. `most` is the largest `halves` so far. The
+    room behind them is for who has the `key`."""
 
-    __slots__ = ("data", "df", "most", "n")
+    __slots__ = ("data", "df", "key", "most", "n")
 
-    def __init__(self, data: Int64s, n: int, df: int, most: int) -> None:
+    def __init__(self, data: Int64s, n: int, df: int, most: int, key: object = None) -> None:
         self.data = data
         self.n = n
         self.df = df
         self.most = most
+        self.key = key
 
 
 class Postings:
     """All posting lists of one memory."""
 
-    __slots__ = ("_capacity", "_lists", "_replaced", "_shared", "_shared_capacity", "live_terms")
+    __slots__ = ("_capacity", "_key", "_lists", "_replaced", "_shared", "_shared_capacity", "_taken", "live_terms")
 
     def __init__(self) -> None:
+        self._key = object()
         self._lists: dict[int, PostingList] = {}
         # Those of a moment when this was copied, which two or more have in common: nobody writes to them. One that is
         # to be written to gets a twin in `_lists`, which goes first.
         self._shared: dict[int, PostingList] = {}
         self._capacity = 0  # postings that the arrays of `_lists` have room for
         self._shared_capacity = 0
-        self._replaced = 0  # what lists of `_shared` have room for that have another array in `_lists`
+        self._replaced = 0  # what lists of `_shared` have room for that are of no use here any more
+        self._taken = 0  # of it, what is still in use in `_lists`, as this one has the key to it
         self.live_terms = 0  # terms with df > 0
 
     @classmethod
@@ -88,24 +92,31 @@ class Postings:
         postings._capacity = len(data)
         return postings
 
-    def copy(self) -> Postings:
-        """An independent twin."""
+    def copy(self, *, takes_room: bool = False) -> Postings:
+        """An independent twin. Each list that either of them writes to is copied first; but where this one is as good
+        as gone, the twin takes the room behind the lists, too."""
         if self._lists:
             self._shared, self._lists = {**self._shared, **self._lists}, {}
-            self._shared_capacity += self._capacity - self._replaced
-            self._capacity = self._replaced = 0
+            self._shared_capacity += self._capacity + self._taken - self._replaced
+            self._capacity = self._replaced = self._taken = 0
         twin = Postings()
         twin._shared, twin._shared_capacity, twin.live_terms = self._shared, self._shared_capacity, self.live_terms
+        if takes_room:
+            twin._key = self._key
+        self._key = object()
         return twin
 
     def _shed(self) -> None:
         """Let go of what is replaced; whoever has it in common keeps it."""
-        own = self._lists
+        own, key = self._lists, self._key
         self._shared = {
-            term: each for term, each in self._shared.items() if term not in own or own[term].data.base is not None
+            term: each
+            for term, each in self._shared.items()
+            if term not in own or (own[term].data is each.data and each.key is not key)
         }
+        self._capacity += self._taken
         self._shared_capacity -= self._replaced
-        self._replaced = 0
+        self._replaced = self._taken = 0
 
     def lists(self) -> list[PostingList]:
         return [*self._lists.values(), *self._shared.values()]
@@ -117,9 +128,10 @@ class Postings:
         """The term's list, to be written to."""
         posting = self._lists.get(term)
         if posting is None and (shared := self._shared.get(term)) is not None:
-            # Without the room behind it, which is not its own.
-            posting = PostingList(shared.data[: shared.n], shared.n, shared.df, shared.most)
-            self._lists[term] = posting
+            posting = self._lists[term] = PostingList(shared.data, shared.n, shared.df, shared.most, shared.key)
+            if shared.key is self._key:
+                self._taken += len(shared.data)
+                self._replaced += len(shared.data)
         return posting
 
     def extend(
@@ -138,7 +150,7 @@ class Postings:
         live = np.add.reduceat(alive[order].astype(np.int64), starts)
         largest = np.maximum.reduceat(halves[order], starts)
         ends = np.append(starts[1:], len(order))
-        lists, capacity, live_terms = self._lists, self._capacity, self.live_terms
+        lists, capacity, live_terms, key = self._lists, self._capacity, self.live_terms, self._key
         values = data.tolist()
         for term, start, end, df, most in zip(
             sorted_terms[starts].tolist(), starts.tolist(), ends.tolist(), live.tolist(), largest.tolist(), strict=True
@@ -147,22 +159,24 @@ class Postings:
             if posting is None and self._shared:
                 posting = self._own(term)
             if posting is None:
-                lists[term] = PostingList(data[start:end].copy(), end - start, df, most)
+                lists[term] = PostingList(data[start:end].copy(), end - start, df, most, key)
                 capacity += end - start
                 live_terms += df > 0
                 continue
             n, held = posting.n, posting.data
             size = n + end - start
-            if size > len(held):
+            if size > len(held) or posting.key is not key:
                 grown = np.empty(max(_FIRST_CAPACITY, size + (size >> 1)), np.int64)
                 grown[:n] = held[:n]
                 capacity += len(grown)
                 shared = self._shared.get(term)
-                if shared is None or held.base is None:
+                if shared is None or held is not shared.data:
                     capacity -= len(held)
+                elif posting.key is key:
+                    self._taken -= len(held)
                 else:
-                    self._replaced += len(shared.data)
-                posting.data = held = grown
+                    self._replaced += len(held)
+                posting.data, posting.key, held = grown, key, grown
             if size - n == 1:  # most are, and numpy takes a number in a quarter of the time of a slice
                 held[n] = values[start]
             else:
@@ -205,9 +219,9 @@ class Postings:
         """What a copy has in common with this."""
         if not self._shared:
             return {}
-        size = 8 * self._shared_capacity + _LIST_BYTES * len(self._shared) + getsizeof(self._shared)
+        size = 8 * (self._shared_capacity - self._taken) + _LIST_BYTES * len(self._shared) + getsizeof(self._shared)
         return {("postings", id(self._shared)): size}
 
     def nbytes(self) -> int:
         """Without that."""
-        return 8 * self._capacity + _LIST_BYTES * len(self._lists) + getsizeof(self._lists)
+        return 8 * (self._capacity + self._taken) + _LIST_BYTES * len(self._lists) + getsizeof(self._lists)

@@ -98,6 +98,9 @@ _LENGTHS: Final = {header: n for n, header in enumerate(_HEADERS)}
 _UNUSUAL: Final = 2**63  # longer than any
 _COUNTS: Final = {b"*%d" % n: n for n in range(1, 1025)}
 _NO_WINDOW: Final = [b""]
+# Words that a long command says again and again, each kept once: those that are let go of in the end leave holes among
+# the others, which stay.
+_OPTIONS: Final = {word: word for word in b"RECORD ID TEXT VEC META TAGS IMPORTANCE TTL AT KIND PIN 1 2".split()}
 
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
@@ -146,7 +149,7 @@ def _take(data: bytes, pos: int, want: int, args: list[bytes]) -> tuple[int, int
         i += 2
     if values:
         pos += len(CRLF.join(parts[:i])) + len(CRLF)
-        args += values
+        args += map(_OPTIONS.get, values, values)
     return len(values), pos
 
 

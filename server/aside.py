@@ -11,13 +11,13 @@ Rule 3: what changes the memory all the same (vectors of its embedder, a write t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..index.memory import Memory
 from .entries import Entry
 from .errors import CommandError
-from .incr import encode_entries, encode_group
+from .incr import encode_entries, framed
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .client import Client
 
 Settle = Callable[[Memory], list[Entry]]
+Parts = Callable[[Memory], Iterator[list[Entry]]]
 
 # So many records are changed in about 10 milliseconds.
 ON_LOOP = 200
@@ -32,53 +33,72 @@ _TRIES = 4
 
 
 def change(
-    ctx: Client, key: bytes, memory: Memory, rows: int, settle: Settle, finish: Callable[[list[Entry]], Any]
+    ctx: Client,
+    key: bytes,
+    memory: Memory,
+    rows: int,
+    settle: Settle,
+    finish: Callable[[list[Entry]], Any],
+    parts: Parts | None = None,
 ) -> Any:
     """Commit what `settle(memory)` says, some `rows` records; `finish(these entries)`, the reply, now or as a future.
 
     `settle` runs in a thread where there are many, and reads nothing but the memory it is given, then a copy,
-    and `ctx.now`, which is later where it begins again.
+    and `ctx.now`, which is later where it begins again. There `parts` takes its place where it is given: what it says
+    is applied to the copy before it is asked for more, so that a large command needs no memory for all that it makes
+    at once; `finish` then gets the last of it.
     """
     if ctx.must_finish or rows <= ON_LOOP:
         group = settle(memory)
         ctx.server.commit_all(group)
         return finish(group)
-    return _begin(ctx, key, memory, settle, finish, _TRIES)
+    return _begin(ctx, key, memory, settle, finish, parts or (lambda memory: iter([settle(memory)])), _TRIES)
 
 
-def _encode_part(group: list[Entry]) -> bytes:
-    return b"".join(encode_entries(group))
+def joined(pieces: list[bytes]) -> bytes:
+    """What was made, for the log: the thread's last step."""
+    return b"".join(pieces)
 
 
 def _begin(
-    ctx: Client, key: bytes, memory: Memory, settle: Settle, finish: Callable[[list[Entry]], Any], tries: int
+    ctx: Client,
+    key: bytes,
+    memory: Memory,
+    settle: Settle,
+    finish: Callable[[list[Entry]], Any],
+    parts: Parts,
+    tries: int,
 ) -> Any:
     server = ctx.server
-    version, twin = memory.version, memory.copy()
-    encode = _encode_part if ctx.in_exec else encode_group
-    made: list[tuple[list[Entry], bytes]] = []
+    version, twin = memory.version, memory.copy(takes_room=True)
+    in_exec = ctx.in_exec
+    made: list[tuple[list[Entry], int, bytes]] = []
 
     def work() -> None:
-        group = settle(twin)
         alone = server.keyspace.of_one(key, twin)
-        alone.apply_all(group)
-        made.append((group, encode(group) if group else b""))
+        pieces: list[bytes] = []
+        count, group = 0, list[Entry]()
+        for group in parts(twin):
+            alone.apply_all(group)
+            pieces += encode_entries(group)
+            count += len(group)
+        made.append((group, count, joined(pieces if in_exec else framed(pieces, count)) if count else b""))
 
     def install(_: object) -> Any:
         if server.log.failure is not None:
             raise CommandError(server.log.failure, "MISCONF")
         if ctx.look_up(key) is not memory:
             raise CommandError("the key was replaced while its memory was being changed; nothing was written")
-        group, encoded = made.pop()
+        group, count, encoded = made.pop()
         server.keyspace.foretell(group)
         if memory.version == version:
-            if group:
-                server.commit_made(key, twin, group, encoded, ctx.now)
+            if count:
+                server.commit_made(key, twin, group, count, encoded, ctx.now)
             reply = finish(group)
             server.release([group])
             return reply
         if tries:
-            return _begin(ctx, key, memory, settle, finish, tries - 1)
+            return _begin(ctx, key, memory, settle, finish, parts, tries - 1)
         group = settle(memory.copy())
         server.commit_all(group)
         return finish(group)

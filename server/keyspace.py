@@ -29,7 +29,7 @@ _COUNTED_ALWAYS, _COUNTED_S = 1000, 10.0
 # that they are due.
 _EXPIRED_AT_ONCE = 1000
 # So many records are worth being written together, and so many at a time: their parts stay in the cache.
-_TOGETHER, _TOGETHER_MOST = 8, 1000
+_TOGETHER, _TOGETHER_MOST = 8, 128
 # So often a key is drawn, where many may be due, before all are looked at.
 _DRAWS = 64
 

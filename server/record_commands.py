@@ -7,10 +7,10 @@ commit one settled entry per record (entries.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,6 +48,8 @@ _PAGE_RECORDS = 20_000
 
 # A command of more words is read in a thread: each is some microseconds.
 _READ_ON_LOOP = 20_000
+# So many records of a large command are settled before they are written: of what is made of them no more is there.
+_AT_ONCE = 128
 _COPIED_PER_WRITTEN = 500
 
 # What showing a record costs, as Plan.cost counts.
@@ -237,6 +239,7 @@ class Batch:
         self._new = 0
         self._next_id = memory.next_id
         self.entries: list[Put] = []
+        self.have_ttl: list[bool] = []  # whether the draft of each entry named a TTL
 
     def settle(self, draft: Draft) -> bytes:
         """Decide everything a draft leaves open; its id. Raises CommandError, BadMemory."""
@@ -291,6 +294,7 @@ class Batch:
         self._next_id = next_id
         self._written[record_id] = entry
         self.entries.append(entry)
+        self.have_ttl.append(draft.ttl_s > 0)
         return record_id
 
     def _existing(self, record_id: bytes) -> Existing | None:
@@ -321,15 +325,20 @@ class Batch:
         self._gone = make_room(memory, now, records=self._new, size=size, keep=self._written)
         return [*evictions(self._key, memory, self._gone, now), *self.entries]
 
-    def announce(self, drafts: list[Draft]) -> None:
-        """Tell who listens what was committed."""
-        server = self._ctx.server
-        announce_evicted(server, self._key, self._gone)
-        if server.pubsub.active:
-            for draft, entry in zip(drafts, self.entries, strict=True):
-                server.announce(self._key, b"add " + entry.id)
-                if draft.ttl_s:
-                    server.announce(self._key, b"ttl " + entry.id)
+    def announce(self) -> list[bytes]:
+        """Tell who listens what was committed; the records' ids."""
+        ids = [entry.id for entry in self.entries]
+        announce_evicted(self._ctx.server, self._key, self._gone)
+        _announce_written(self._ctx, self._key, ids, self.have_ttl)
+        return ids
+
+
+def _announce_written(ctx: Client, key: bytes, ids: list[bytes], have_ttl: list[bool]) -> None:
+    if ctx.server.pubsub.active:
+        for record_id, has_ttl in zip(ids, have_ttl, strict=True):
+            ctx.server.announce(key, b"add " + record_id)
+            if has_ttl:
+                ctx.server.announce(key, b"ttl " + record_id)
 
 
 def growth(memory: Memory, put: Put) -> int:
@@ -392,7 +401,7 @@ def add(ctx: Client, args: list[bytes]) -> Any:
         batch = Batch(ctx, key, memory)
         record_id = batch.settle(draft)
         ctx.server.commit_all(batch.group())
-        batch.announce([draft])
+        batch.announce()
         return record_id
 
     if draft.dedup:
@@ -443,62 +452,92 @@ def madd(ctx: Client, args: list[bytes]) -> Any:
     count = words.integer()
     if count < 1:
         raise syntax_error()
-    if len(args) <= _READ_ON_LOOP or ctx.must_finish:
-        return _add_all(ctx, args[0], _read_drafts(words, count, ctx.server.config))
+    def read() -> Iterator[Draft]:
+        return _drafts(Words(words.words, words.at), count, ctx.server.config)
+
+    key, is_long = args[0], len(args) > _READ_ON_LOOP and not ctx.must_finish
+    if not is_long:
+        drafts = list(read())
+        return _with_vectors(ctx, key, drafts, lambda memory: _add_all(ctx, key, memory, count, drafts.__iter__))
+    memory = find(ctx, key)
+    if not (memory.settings.embeds or memory.settings.has_limit) and _is_aside(memory, count):
+        return _add_all(ctx, key, memory, count, read)
 
     def then(drafts: list[Draft]) -> Any:
         if ctx.server.log.failure is not None:  # since the command began
             raise CommandError(ctx.server.log.failure, "MISCONF")
-        return _add_all(ctx, args[0], drafts)
+        return _with_vectors(ctx, key, drafts, lambda memory: _add_all(ctx, key, memory, count, drafts.__iter__))
 
-    return ctx.write_after(ctx.background(lambda: _read_drafts(words, count, ctx.server.config)), then)
+    return ctx.write_after(ctx.background(lambda: list(read())), then)
 
 
-def _read_drafts(words: Words, count: int, config: Config) -> list[Draft]:
-    drafts: list[Draft] = []
-    while len(drafts) < count:
+def _drafts(words: Words, count: int, config: Config) -> Iterator[Draft]:
+    """MEM.MADD's records, read one by one."""
+    for number in range(1, count + 1):
         if words.next().upper() != b"RECORD":
             raise words.unexpected()
         try:
-            drafts.append(read_draft(words, config, stop=b"RECORD"))
+            draft = read_draft(words, config, stop=b"RECORD")
         except (CommandError, BadMemory) as error:
-            raise _of_record(len(drafts) + 1, error) from error
+            raise _of_record(number, error) from error
+        yield draft
     if words:
         words.option()
         raise words.unexpected()
-    return drafts
 
 
-def _add_all(ctx: Client, key: bytes, drafts: list[Draft]) -> Any:
+def _is_aside(memory: Memory, count: int) -> bool:
+    """Whether so many records are worth a copy of the memory: it takes as long as to write one record for some hundred
+    that it holds."""
+    return count * _COPIED_PER_WRITTEN > memory.held
+
+
+def _add_all(ctx: Client, key: bytes, memory: Memory, count: int, drafts: Callable[[], Iterator[Draft]]) -> Any:
     """Store these records, on the loop or, where they are many, aside; their ids."""
+    model = memory.settings.model, memory.settings.dim
+    batches: list[Batch] = []
+    ids: list[bytes] = []
+    have_ttl: list[bool] = []
 
-    def store(memory: Memory) -> Any:
-        made: list[Batch] = []
-        model = memory.settings.model, memory.settings.dim
-
-        def settle(memory: Memory) -> list[Entry]:
-            another = (memory.settings.model, memory.settings.dim) != model
-            if another and any(draft.vector is not None for draft in drafts):
-                raise CommandError("the memory got another model while it was being written to; nothing was written")
+    def settled(memory: Memory, at_once: int) -> Iterator[Batch]:
+        is_another = (memory.settings.model, memory.settings.dim) != model
+        every = enumerate(drafts(), 1)
+        while True:
             batch = Batch(ctx, key, memory)
-            for number, draft in enumerate(drafts, 1):
+            for number, draft in islice(every, at_once):
+                if is_another and draft.vector is not None:
+                    raise CommandError(
+                        "the memory got another model while it was being written to; nothing was written"
+                    )
                 try:
                     batch.settle(draft)
                 except (CommandError, BadMemory) as error:
                     raise _of_record(number, error) from error
-            made[:] = [batch]
-            return batch.group()
+            if not batch.entries:
+                return
+            yield batch
 
-        def finish(_: list[Entry]) -> list[bytes]:
-            batch = made[0]
-            batch.announce(drafts)
-            return [entry.id for entry in batch.entries]
+    def settle(memory: Memory) -> list[Entry]:
+        batches[:] = settled(memory, count)
+        return batches[0].group()
 
-        # To copy a memory takes as long as to write one record for some hundred that it holds.
-        rows = len(drafts) if len(drafts) * _COPIED_PER_WRITTEN > memory.held else 0
-        return aside.change(ctx, key, memory, rows, settle, finish)
+    def parts(memory: Memory) -> Iterator[list[Entry]]:
+        ids.clear()
+        have_ttl.clear()
+        for batch in settled(memory, _AT_ONCE):
+            ids.extend([entry.id for entry in batch.entries])
+            have_ttl.extend(batch.have_ttl)
+            yield batch.group()
 
-    return _with_vectors(ctx, key, drafts, store)
+    def finish(_: list[Entry]) -> list[bytes]:
+        if batches:
+            return batches[0].announce()
+        _announce_written(ctx, key, ids, have_ttl)
+        return ids
+
+    rows = count if _is_aside(memory, count) else 0
+    # What makes room, and for whom, is decided for all of them.
+    return aside.change(ctx, key, memory, rows, settle, finish, None if memory.settings.has_limit else parts)
 
 
 def _with_vectors(ctx: Client, key: bytes, drafts: list[Draft], store: Callable[[Memory], Any]) -> Any:

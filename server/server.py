@@ -162,15 +162,18 @@ class Server:
         elif group:
             self.log.append(group)
 
-    def commit_made(self, key: bytes, twin: Memory, group: list[Entry], encoded: bytes, now: int) -> None:
-        """Commit a group that was applied to a copy of the memory at `key` (aside.py)."""
-        self.stats.changes += len(group)
+    def commit_made(
+        self, key: bytes, twin: Memory, group: list[Entry], count: int, encoded: bytes, now: int
+    ) -> None:
+        """Commit `count` entries that were applied to a copy of the memory at `key` (aside.py); `group` is those that
+        may be about more than records."""
+        self.stats.changes += count
         self.keyspace.replace(key, twin, now)
         if self.notifications.on:
             for entry in group:
                 self.notifications.applied(entry)
         if self.transaction is not None:
-            self.transaction.add_made(len(group), encoded)
+            self.transaction.add_made(count, encoded)
         else:
             self.log.append(group, [encoded])
 

@@ -30,7 +30,6 @@ from recalld.server import aof as filelog
 from recalld.server import aside, content_ids, query_commands, record_commands, workers
 from recalld.server import server as server_module
 from recalld.server.entries import Drop, Put, Switch
-from recalld.server.incr import encode_entries, encode_group
 
 
 class Gate:
@@ -42,17 +41,11 @@ class Gate:
         self._made = threading.Semaphore(0)
         self.made = 0
 
-    def __call__(self, group: Any) -> bytes:
-        return self.pass_on(group, encode_group)
-
-    def of_part(self, group: Any) -> bytes:
-        return self.pass_on(group, lambda group: b"".join(encode_entries(group)))
-
-    def pass_on(self, group: Any, encode: Any) -> bytes:
+    def __call__(self, pieces: list[bytes]) -> bytes:
         self.made += 1
         self._made.release()
         assert self._open.wait(PATIENCE_S)
-        return bytes(encode(group))
+        return b"".join(pieces)
 
     def close(self) -> None:
         self._open.clear()
@@ -69,8 +62,7 @@ class Gate:
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """All changes that may be made aside are."""
     gate = Gate()
-    monkeypatch.setattr(aside, "encode_group", gate)
-    monkeypatch.setattr(aside, "_encode_part", gate.of_part)
+    monkeypatch.setattr(aside, "joined", gate)
     monkeypatch.setattr(aside, "ON_LOOP", 0)
     monkeypatch.setattr(query_commands, "ON_LOOP", 0)
     monkeypatch.setattr(workers, "INLINE_COST", -1)

@@ -416,14 +416,14 @@ def test_a_large_change_aside_that_had_begun_before_comes_behind(
     """The transaction only reads the key: it does not wait for the change, and sees nothing of it."""
     monkeypatch.setattr(aside, "ON_LOOP", 0)
     made, go_on = threading.Event(), threading.Event()
-    encode = aside.encode_group
+    encode = aside.joined
 
     def held(group: Any) -> bytes:
         made.set()
         assert go_on.wait(PATIENCE_S)
         return encode(group)
 
-    monkeypatch.setattr(aside, "encode_group", held)
+    monkeypatch.setattr(aside, "joined", held)
     wire, other = kept.wire(2), kept.wire(2)
     other.send("MEM.MADD", "m", 2, "RECORD", "TEXT", "x", "RECORD", "TEXT", "y")
     assert made.wait(PATIENCE_S)
@@ -442,13 +442,13 @@ def test_large_changes_inside_are_made_aside_and_seen_by_nobody_before(
     monkeypatch.setattr(aside, "ON_LOOP", 0)
     monkeypatch.setattr(record_commands, "_READ_ON_LOOP", 0)
     made = threading.Event()
-    encode = aside._encode_part
+    encode = aside.joined
 
     def noted(group: Any) -> bytes:
         made.set()
         return encode(group)
 
-    monkeypatch.setattr(aside, "_encode_part", noted)
+    monkeypatch.setattr(aside, "joined", noted)
     wire, other = kept.wire(2), kept.wire(2)
     madd = ["MEM.MADD", "m", 2, "RECORD", "TEXT", "x", "META", "n", 1, "RECORD", "TEXT", "y", "META", "n", 2]
     begin(turns, wire, add("m", "a"), madd, ["MEM.CARD", "m"], ["MEM.FORGET", "m", "FILTER", "n", "EQ", 1])
@@ -683,14 +683,14 @@ def test_nothing_is_written_that_saw_a_part_of_what_has_not_happened(
             await asyncio.sleep(0.002)
 
     kept.server.transactions.abandon = abandoned_first
-    encode = aside._encode_part
+    encode = aside.joined
 
     def held(group: Any) -> bytes:
         in_thread.set()
         assert go_on.wait(PATIENCE_S)
         return encode(group)
 
-    monkeypatch.setattr(aside, "_encode_part", held)
+    monkeypatch.setattr(aside, "joined", held)
     wire, other = kept.wire(2), kept.wire(2)
     wire("MEM.CREATE", "e", "EMBEDDER", "openai", "MODEL", "fake", "DIM", 8)
     if what == "another's":
