@@ -39,7 +39,7 @@ def scan(blocks: list[Codes], query: Any) -> None:
 def scan_ahead(blocks: list[Codes], query: NDArray[np.int16], scales: NDArray[np.float32]) -> None:
     out = np.empty(BLOCK, np.float32)
     for block in blocks:
-        compiled.far_products(block, query, 1.0, scales, 0, out)
+        compiled.code_products(block, query, 1.0, scales, 0, out)
 
 
 def gigabytes_per_s(work: Callable[[list[Codes]], None], blocks: list[Codes], threads: int) -> float:

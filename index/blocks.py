@@ -44,6 +44,28 @@ def gather(blocks: list[npt.NDArray[T]], rows: npt.NDArray[np.integer]) -> npt.N
     return out
 
 
+def addresses(blocks: list[npt.NDArray[T]]) -> npt.NDArray[np.int64]:
+    """Where each block begins in memory, for compiled loops, which take no lists of arrays."""
+    return np.array([block.ctypes.data for block in blocks], np.int64)
+
+
+class Addresses:
+    """The same of one list that grows, whose blocks but the last stay: to ask takes a microsecond a block."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: tuple[Any, npt.NDArray[np.int64]] = None, np.zeros(0, np.int64)
+
+    def of(self, blocks: list[npt.NDArray[T]]) -> npt.NDArray[np.int64]:
+        known, found = self._known
+        last = blocks[-1] if blocks else None
+        if len(found) != len(blocks) or last is not known:
+            found = addresses(blocks)
+            self._known = last, found  # at once: several threads may ask
+        return found
+
+
 def room(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """An array for what is to come. A large one is a mapping of its own: what is never written is not in memory, which
     in memory that the allocator uses again it may be, and what is let go of is given back at once."""

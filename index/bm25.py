@@ -14,7 +14,7 @@ the postings, so it does not depend on the path.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +23,16 @@ Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 
 
-@dataclass(slots=True, frozen=True)
-class TermHits:
-    """One query term: its postings (`slot << 16 | halves`, ascending, dead rows included), its live df, and the largest
-    `halves` that any list has had."""
+class TermList(NamedTuple):
+    """A posting list of a query's term (`slot << 16 | halves`, ascending, dead rows included); a term may have several,
+    of different rows."""
 
     term: str
-    weight: float
-    df: int
-    lists: list[Int64s]
-    most_halves: int
+    number: int  # which of the terms it is
+    idf: float
+    scale: float  # idf * weight
+    most: float  # that it adds to a row
+    data: Int64s
 
 
 def idf(records: int, df: int) -> float:

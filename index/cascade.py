@@ -20,7 +20,7 @@ import numpy as np
 from .analyzer import QueryTerm
 from .joined import JoinedView, Part
 from .moment import Moment, parts
-from .postings import PostingList
+from .postings import PostingLists
 from .settings import Settings
 from .view import Counts, View
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .memory import Memory
     from .query import Query
 
-_Terms = list[tuple[QueryTerm, PostingList | None]]
+_Terms = list[tuple[QueryTerm, PostingLists | None]]
 
 
 class Member(NamedTuple):
@@ -38,7 +38,7 @@ class Member(NamedTuple):
     key: bytes
     moment: Moment | Counts  # to look back; where only what is now is asked, of which there may be thousands
     vectors: bool  # whether its vectors can be compared with the named memory's
-    lists: list[PostingList | None] | None
+    lists: list[PostingLists | None] | None
 
 
 class Scope(NamedTuple):
@@ -54,7 +54,7 @@ class Scope(NamedTuple):
         """The view, the query's terms with the lists of all memories, and how many rows are in these lists."""
         listed: list[Part] = []
         others: list[Part] = []
-        held: list[tuple[int, list[PostingList | None]]] = []  # where a memory's rows begin, and its lists
+        held: list[tuple[int, list[PostingLists | None]]] = []  # where a memory's rows begin, and its lists
         posted = 0
         for member in self.members:
             main, *past = self._parts(member)
@@ -101,7 +101,7 @@ def plan(members: Mapping[bytes, Memory], query: Query, now: int) -> Plan:
         table = memory.table
         if table.postings is not None and query.text is not None:
             table.post()
-            lists = [table.posting(term.term_id) for term, _ in own.terms]
+            lists = table.posting_lists([term.term_id for term, _ in own.terms])
         if memory.settings is not last:
             last = memory.settings
             vectors = comparable(last, named.settings)
@@ -123,11 +123,10 @@ def comparable(settings: Settings, with_those: Settings) -> bool:
     )
 
 
-def _merged(lists: list[tuple[int, PostingList | None]]) -> PostingList | None:
+def _merged(lists: list[tuple[int, PostingLists | None]]) -> PostingLists | None:
     """One term's lists behind one another, each moved to where its memory's rows begin."""
     held = [(start, each) for start, each in lists if each is not None]
     if not held:
         return None
-    data = np.concatenate([each.data[: each.n] + (start << 16) for start, each in held])
-    df, most = sum(each.df for _, each in held), max(each.most for _, each in held)
-    return PostingList(data, len(data), df, most)
+    data = np.concatenate([data + (start << 16) for start, each in held for data in each.lists])
+    return PostingLists([data], sum(each.df for _, each in held), max(each.most for _, each in held))

@@ -11,7 +11,8 @@ The scanning reader makes the codes (Columns does so too): a write never waits f
 base file needs none. Rows that have none yet are scanned in float32, and one scan codes at most SCAN_CODES rows.
 Only one reader at a time may scan a table (server/workers.py sees to it).
 
-The integer products are NumKong's; without it the scan is in float32 only and gives the same answers.
+The integer products are NumKong's, those of one query the compiled loops' where there are any; without NumKong the
+scan is in float32 only and gives the same answers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import kernels
-from .blocks import BLOCK, Floats32, room, used_bytes
+from .blocks import BLOCK, Addresses, Floats32, room, used_bytes
 from .parallel import split
 from .shared import Arrays, whole
 
@@ -41,10 +42,8 @@ CODES_MIN = 2048
 SCAN_CODES = 8 * BLOCK
 # The codes' own blocks: large enough for the kernel's huge pages, without which a scan takes half as long again.
 _SLAB = 4 * BLOCK
-# Rows are coded so many at a time: the temporaries stay in the cache, and the float32 tail stays short.
+# Rows are coded so many at a time: the temporaries stay in the cache.
 _CHUNK = 256
-# Codes of so many bytes are in no cache. Below, NumKong's product is a tenth faster than the compiled one.
-_FAR_BYTES = 64 << 20
 # So many single rows are worth a thread of their own: about 0.2 milliseconds.
 _ROWS_EACH = 4096
 
@@ -61,27 +60,26 @@ def available() -> bool:
 class Codes:
     """The codes of the first `n` rows of a table; `scales` and `errors` are per row, rounded up."""
 
-    __slots__ = ("_slabs", "dim", "errors", "n", "scales")
+    __slots__ = ("_places", "_slabs", "dim", "errors", "n", "row_places", "scales")
 
     def __init__(self, dim: int, dtype: type[np.floating[Any]]) -> None:
         self.dim = dim
         self.n = 0
         self._slabs: list[npt.NDArray[np.int8]] = []
+        self._places = Addresses()  # of the slabs
+        self.row_places = Addresses()  # of the table's blocks
         # float32 for unit vectors; float64 where a vector may have any length.
         self.scales: AnyFloats = _NONE[dtype]
         self.errors: AnyFloats = _NONE[dtype]
 
     def extend(self, blocks: list[Floats32], n: int) -> None:
-        """Code rows until `n` of them are, in whole chunks and SCAN_CODES at most."""
+        """Code rows until `n` of them are, SCAN_CODES at most."""
         end = min(n, self.n + SCAN_CODES)
-        if end - self.n < _CHUNK:
-            return
         if end > len(self.scales):
             self.scales, self.errors = _grown(self.scales, end), _grown(self.errors, end)
-        while end - self.n >= _CHUNK:
+        while self.n < end:
             start = self.n
-            # n is a multiple of _CHUNK until a compaction carries codes over; a chunk never crosses a block.
-            count = min(_CHUNK, BLOCK - start % BLOCK)
+            count = min(_CHUNK, end - start, BLOCK - start % BLOCK)  # within a block
             x = blocks[start // BLOCK][start % BLOCK :][:count].astype(self.scales.dtype, copy=False)
             codes, scale, error = _coded(x)
             self._slab_for(start + count)[start % _SLAB :][:count] = codes
@@ -94,11 +92,11 @@ class Codes:
         held = _SLAB * (len(self._slabs) - 1) + len(self._slabs[-1]) if self._slabs else 0
         if n > held:
             if held and held < _SLAB:
-                grown = room((min(_SLAB, 2 * held), self.dim), np.int8)
+                grown = room((min(_SLAB, max(2 * held, n)), self.dim), np.int8)
                 grown[:held] = self._slabs[0]
                 self._slabs[0] = grown
             else:
-                self._slabs.append(room((_SLAB if held else CODES_MIN, self.dim), np.int8))
+                self._slabs.append(room((_SLAB if held else max(CODES_MIN, n), self.dim), np.int8))
         return self._slabs[-1]
 
     def taken(self, rows: npt.NDArray[np.integer]) -> Codes:
@@ -129,20 +127,21 @@ class Codes:
 
         Returns |r| of each query, (m,): a product is off by at most errors * (1 + |r|) + |x| * |r| and rounding.
         """
-        codes, steps, rests = _coded_queries(units)
         loops = kernels.loops
-        if loops is not None and len(units) == 1 and n * self.dim >= _FAR_BYTES:
-            wide, step = codes[0].astype(np.int16), float(steps[0])
+        if loops is not None and len(units) == 1:
+            code = np.empty(self.dim, np.int16)
+            scale, rest = loops.code_query(units[0], code)
 
             def read(first: int, last: int) -> None:
                 while first < last:
                     end = min(last, (first // _SLAB + 1) * _SLAB)
                     rows = self._slabs[first // _SLAB][first % _SLAB :][: end - first]
-                    loops.far_products(rows, wide, step, self.scales, first, out[0])
+                    loops.code_products(rows, code, scale, self.scales, first, out[0])
                     first = end
 
             split(n, BLOCK, read)
-            return rests
+            return np.array([rest])
+        codes, steps, rests = _coded_queries(units)
         packed = numkong.dots_pack(codes)
 
         def multiply(first: int, last: int) -> None:
@@ -163,31 +162,19 @@ class Codes:
         return rests
 
     def products_of(self, rows: npt.NDArray[np.int64], unit: Floats) -> tuple[AnyFloats, AnyFloats, float]:
-        """The same for some coded rows, ascending, and one query (dim,), by a compiled loop (kernels.py): (products,
+        """The same for some coded rows and one query (dim,), by a compiled loop (kernels.py): (products,
         the rows' errors, |r|)."""
-        (code,), (step,), (rest,) = _coded_queries(unit[None])
-        wide = code.astype(np.int16)
+        loops, code = kernels.loops, np.empty(self.dim, np.int16)
+        step, rest = loops.code_query(unit, code)
         out, errors = np.empty(len(rows), self.scales.dtype), np.empty(len(rows), self.scales.dtype)
+        slabs = self._places.of(self._slabs)
 
         def multiply(first: int, last: int) -> None:
-            while first < last:
-                slab = int(rows[first]) // _SLAB
-                end = min(last, int(rows.searchsorted((slab + 1) * _SLAB)))
-                kernels.loops.row_products(
-                    self._slabs[slab],
-                    slab * _SLAB,
-                    rows[first:end],
-                    wide,
-                    step,
-                    self.scales,
-                    self.errors,
-                    out[first:end],
-                    errors[first:end],
-                )
-                first = end
+            part, found, off = rows[first:last], out[first:last], errors[first:last]
+            loops.row_products(slabs, _SLAB, part, code, step, self.scales, self.errors, found, off)
 
         split(len(rows), 1, multiply, least=_ROWS_EACH)
-        return out, errors, float(rest)
+        return out, errors, rest
 
     def arrays(self) -> Arrays:
         """The arrays that a copy has in common with this until one of them changes."""

@@ -24,7 +24,7 @@ from .analyzer import Document, Documents
 from .blocks import room, used_bytes
 from .estimates import Estimates
 from .filters import Columns
-from .postings import PostingList, Postings
+from .postings import PostingLists, Postings
 from .scan_order import ScanOrder
 from .settings import Settings
 from .shared import Arrays, Family, own_part, whole
@@ -332,7 +332,7 @@ class Table:
         if row >= 0 and self.vectors is not None:
             self.vectors.remove(row)
         if self.postings is not None and slot < self.posted:
-            self.postings.remove(self.fwd_terms[self.terms_of(slot)].tolist())
+            self.postings.remove(slot, self.fwd_terms[self.terms_of(slot)])
         if self.side is not None and self.side.cols[KNOWN_TO, slot] != NEVER:
             record_id = self.ids[slot]
             left = self.versions[record_id]
@@ -354,10 +354,12 @@ class Table:
             self.vectors.remove_all(rows[rows >= 0])
         if self.postings is not None:
             dead = np.zeros(self.posted, np.bool_)
-            dead[slots[: int(np.searchsorted(slots, self.posted))]] = True
+            listed = slots[: int(np.searchsorted(slots, self.posted))]
+            dead[listed] = True
             counts = np.diff(self.narrow[TERMS_END, : self.posted], prepend=np.int32(0))
             end = int(self.narrow[TERMS_END, self.posted - 1]) if self.posted else 0
-            self.postings.remove_all(self.fwd_terms[:end][np.repeat(dead, counts)])
+            terms = self.fwd_terms[:end][np.repeat(dead, counts)]
+            self.postings.remove_all(np.repeat(listed, counts[listed]), terms)
         if self.side is not None and self.versions:
             slots = slots[self.side.cols[KNOWN_TO, slots] != NEVER]
             if len(slots) == ended:
@@ -415,11 +417,11 @@ class Table:
         self.postings.extend(slots, self.fwd_terms[words], self.fwd_halves[words], alive)
         self.posted = n
 
-    def posting(self, term_id: int) -> PostingList | None:
-        """The term's list as of now."""
-        posting = self.postings.get(term_id) if self.postings is not None and term_id >= 0 else None
-        # A copy: the list itself grows on, though never within its first `n`.
-        return posting and PostingList(posting.data, posting.n, posting.df, posting.most)
+    def posting_lists(self, term_ids: list[int]) -> list[PostingLists | None]:
+        """What the posting lists hold of these terms as of now."""
+        if self.postings is None or not term_ids:
+            return [None] * len(term_ids)
+        return self.postings.find(term_ids)
 
     # -- whole tables
 
@@ -548,10 +550,9 @@ class Table:
         table.vectors = vectors
         return table
 
-    def copy(self, *, takes_room: bool = False) -> Table:
+    def copy(self) -> Table:
         """An independent twin, in some milliseconds for a hundred thousand rows. Rows never change, so both have them
-        in common, dead ones too; the room behind them is not the twin's, which has arrays of its own once it grows, but
-        for posting lists where it `takes_room`."""
+        in common, dead ones too; the room behind them is not the twin's: it has arrays of its own once it grows."""
         n = self.n
         end = int(self.narrow[TERMS_END, n - 1]) if n else 0
         twin = copy(self)
@@ -570,7 +571,7 @@ class Table:
         twin.order = self.order.copy()
         twin.uses = None if self.uses is None else self.uses.copy()
         twin.side = None if self.side is None else self.side.copy()
-        twin.postings = None if self.postings is None else self.postings.copy(takes_room=takes_room)
+        twin.postings = None if self.postings is None else self.postings.copy()
         twin.vectors = None if self.vectors is None else self.vectors.copy()
         twin._cells = twin._columns = twin._estimates = None
         return twin

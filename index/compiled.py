@@ -18,7 +18,7 @@ import numpy.typing as npt
 from numba.extending import intrinsic
 
 # Values that are looked at together.
-_PIECE = 128
+_PIECE = 64
 # Bytes that come from memory together, and how many bytes ahead they are asked for (bench/bandwidth.py).
 _LINE = 64
 _AHEAD = 4096
@@ -85,15 +85,22 @@ def _offer(heap: Array, value: Any) -> None:
     heap[at] = value
 
 
-@_compiled(_INT(_written(_types.float32), _INT, _INT, _types.float32))
-def _count_above(values: Array, start: int, end: int, least: Any) -> int:
-    count = 0
-    for i in range(start, end):
-        count += values[i] > least
+@_compiled(_INT(_written(_types.float32), _types.float32))
+def _count_above(values: Array, least: Any) -> Any:
+    count = np.int32(0)
+    for i in range(len(values)):
+        count += np.int32(values[i] > least)
     return count
 
 
 # -- codes (codes.py)
+
+
+def _ask(builder: Any, place: Any) -> None:
+    number = _ir.IntType(32)
+    kind = _ir.FunctionType(_ir.VoidType(), [place.type, number, number, number])
+    asked = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
+    builder.call(asked, [place, number(0), number(3), number(1)])  # to read, into every cache, data
 
 
 def _asking(context: Any, array: Any, at: Any) -> Any:
@@ -101,11 +108,7 @@ def _asking(context: Any, array: Any, at: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        place = builder.bitcast(builder.gep(data, [args[1]]), _ir.IntType(8).as_pointer())
-        number = _ir.IntType(32)
-        kind = _ir.FunctionType(_ir.VoidType(), [place.type, number, number, number])
-        asked = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
-        builder.call(asked, [place, number(0), number(3), number(1)])  # to read, into every cache, data
+        _ask(builder, builder.bitcast(builder.gep(data, [args[1]]), _ir.IntType(8).as_pointer()))
         return context.get_dummy_value()
 
     return _types.void(array, at), generate
@@ -114,9 +117,55 @@ def _asking(context: Any, array: Any, at: Any) -> Any:
 _fetch: Any = intrinsic(_asking)
 
 
-@_compiled(_types.UniTuple(_REAL, 2)(_REALS, _written(_types.int8)))
+def _reader(number: Any) -> Any:
+    """`read(address, at)`: the number that stands `at` places behind an address, however that is aligned."""
+
+    def reading(context: Any, address: Any, at: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            start = builder.inttoptr(args[0], context.get_data_type(number).as_pointer())
+            return builder.load(builder.gep(start, [args[1]]), align=1)
+
+        return number(_INT, _INT), generate
+
+    return intrinsic(reading)
+
+
+_float_at = _reader(_types.float32)
+_code_at = _reader(_types.int8)
+
+
+def _asking_for(context: Any, address: Any) -> Any:
+    """`_fetch_from(address)`: the same as `_fetch` of an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.inttoptr(args[0], _ir.IntType(8).as_pointer())
+        _ask(builder, place)
+        return context.get_dummy_value()
+
+    return _types.void(_INT), generate
+
+
+_fetch_from: Any = intrinsic(_asking_for)
+
+
+def _widening(context: Any) -> Any:
+    """`_wide()`: let the function that calls it use vectors of 64 bytes where the processor has them. LLVM prefers 32
+    on some that do; products of codes take a fifth less with 64."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # llvmlite's own `add` knows only attributes that are one word.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return _types.void(), generate
+
+
+_wide: Any = intrinsic(_widening)
+
+
+@_compiled(*(_types.UniTuple(_REAL, 2)(_REALS, _written(number)) for number in (_types.int8, _types.int16)))
 def code_query(unit: Array, code: Array) -> tuple[float, float]:
-    """Code a query of float64 (dim,) into int8 `code`: (scale, the length of what the code leaves)."""
+    """Code a query of float64 (dim,) into `code`, numbers of 8 bits: (scale, the length of what the code leaves)."""
     largest = 0.0
     for value in unit:
         largest = max(largest, abs(value))
@@ -126,7 +175,7 @@ def code_query(unit: Array, code: Array) -> tuple[float, float]:
         number = 0.0
         if scale > 0.0:
             number = min(127.0, max(-127.0, np.rint(unit[i] / scale)))
-        code[i] = np.int8(number)
+        code[i] = np.int16(number)
         left = unit[i] - number * scale
         rest += left * left
     return scale, np.sqrt(rest) * (1.0 + 1e-12)
@@ -146,20 +195,15 @@ def scale_products(dots: Array, scales: Array, steps: Array, start: int, out: Ar
             products[start + row] = dots[row, query] * scales[row] * step
 
 
-@_compiled(*(
-        _types.void(
-            _read(_types.int8, 2),
-            _INT,
-            _INTS,
-            _read(_types.int16),
-            _REAL,
-            *(_read(real), _read(real), _written(real), _written(real)),
-        )
+@_compiled(
+    *(
+        _types.void(*(_INTS, _INT, _INTS, _read(_types.int16), _REAL), *(_read(real),) * 2, *(_written(real),) * 2)
         for real in (_types.float32, _REAL)
-    ))
+    )
+)
 def row_products(
-    codes: Array,
-    first: int,
+    slabs: Array,
+    slab: int,
     rows: Array,
     code: Array,
     step: float,
@@ -170,21 +214,22 @@ def row_products(
 ) -> None:
     """The products of some rows' codes with one query's: into `out`, and the rows' errors into `off`, (m,).
 
-    `codes` holds rows from `first` on, int8; `code` is int16, which multiplies faster; `scales` and `errors` are of all
-    rows.
+    `slabs` are the addresses of what holds the codes, int8, so many rows in a `slab`; `code` is int16, which multiplies
+    faster; `scales` and `errors` are of all rows.
     """
-    dim = codes.shape[1]
-    flat = codes.reshape(codes.shape[0] * dim)
+    _wide()
+    dim = len(code)
     for i in range(len(rows)):
         if i + _ROWS_AHEAD < len(rows):
-            at = (rows[i + _ROWS_AHEAD] - first) * dim
+            row = rows[i + _ROWS_AHEAD]
+            at = slabs[row // slab] + row % slab * dim
             for line in range(0, dim, _LINE):
-                _fetch(flat, at + line)
+                _fetch_from(at + line)
         row = rows[i]
+        at = slabs[row // slab] + row % slab * dim
         total = np.int32(0)
-        at = row - first
         for j in range(dim):
-            total += np.int32(codes[at, j]) * np.int32(code[j])
+            total += np.int32(_code_at(at, j)) * np.int32(code[j])
         out[i] = np.int32(total) * scales[row] * step  # which lets the sum be one of int32
         off[i] = errors[row]
 
@@ -195,9 +240,10 @@ def row_products(
         for real in (_types.float32, _REAL)
     )
 )
-def far_products(codes: Array, code: Array, step: float, scales: Array, start: int, out: Array) -> None:
-    """out[start + row] = codes[row] . code, in the units of both, for rows that no cache holds: each is asked for some
-    rows before its turn, by which a core reads a third more."""
+def code_products(codes: Array, code: Array, step: float, scales: Array, start: int, out: Array) -> None:
+    """out[start + row] = codes[row] . code, in the units of both. Each row is asked for some rows before its turn, by
+    which a core reads a third more of what no cache holds."""
+    _wide()
     rows, dim = codes.shape
     flat = codes.reshape(rows * dim)
     for row in range(rows):
@@ -222,21 +268,21 @@ def pairwise_sum(values: Array, start: int, count: int) -> Any:
             total += values[i]
         return total
     if count <= 128:
-        a, b, c, d = values[start], values[start + 1], values[start + 2], values[start + 3]
-        e, f, g, h = values[start + 4], values[start + 5], values[start + 6], values[start + 7]
-        whole = count - count % 8
-        for i in range(start + 8, start + whole, 8):
-            a += values[i]
-            b += values[i + 1]
-            c += values[i + 2]
-            d += values[i + 3]
-            e += values[i + 4]
-            f += values[i + 5]
-            g += values[i + 6]
-            h += values[i + 7]
+        part = values[start : start + count]
+        a, b, c, d, e, f, g, h = part[0], part[1], part[2], part[3], part[4], part[5], part[6], part[7]
+        for eight in range(1, count // 8):  # not in steps of 8: the compiler then knows that no index is negative
+            i = 8 * eight
+            a += part[i]
+            b += part[i + 1]
+            c += part[i + 2]
+            d += part[i + 3]
+            e += part[i + 4]
+            f += part[i + 5]
+            g += part[i + 6]
+            h += part[i + 7]
         total = ((a + b) + (c + d)) + ((e + f) + (g + h))
-        for i in range(start + whole, start + count):
-            total += values[i]
+        for i in range(count - count % 8, count):
+            total += part[i]
         return total
     half = count // 2
     half -= half % 8
@@ -246,24 +292,33 @@ def pairwise_sum(values: Array, start: int, count: int) -> Any:
 COSINE, L2, IP = 0, 1, 2
 
 
-@_compiled(_types.void(_read(_types.float32, 2), _REALS, _INT, _written(_REAL)))
-def similarities(rows: Array, query: Array, metric: int, out: Array) -> None:
-    """vectors.py's similarity of each row (m, dim) to `query` (dim,), into `out` (m,)."""
+@_compiled(*(_types.void(_INTS, _INT, _read(number), _REALS, _INT, _written(_REAL)) for number in (_types.int32, _INT)))
+def similarities(blocks: Array, block: int, rows: Array, query: Array, metric: int, out: Array) -> None:
+    """vectors.py's similarity of each of the `rows` (m,) to `query` (dim,), into `out` (m,). `blocks` are the addresses
+    of what holds the rows, float32, so many in a `block`; each row is asked for before its turn."""
     dim = len(query)
     products = np.empty(dim)
-    for row in range(rows.shape[0]):
+    width = 4 * dim
+    for row in range(len(rows)):
+        if row + 1 < len(rows):
+            number = np.int64(rows[row + 1])
+            at = blocks[number // block] + number % block * width
+            for line in range(0, width, _LINE):
+                _fetch_from(at + line)
+        number = np.int64(rows[row])
+        at = blocks[number // block] + number % block * width
         if metric == L2:
             for i in range(dim):
-                apart = rows[row, i] - query[i]
+                apart = _float_at(at, i) - query[i]
                 products[i] = apart * apart
             out[row] = 1.0 / (1.0 + np.sqrt(pairwise_sum(products, 0, dim)))
             continue
         for i in range(dim):
-            products[i] = rows[row, i] * query[i]
+            products[i] = _float_at(at, i) * query[i]
         product = pairwise_sum(products, 0, dim)
         if metric == COSINE:
             for i in range(dim):
-                wide = np.float64(rows[row, i])
+                wide = np.float64(_float_at(at, i))
                 products[i] = wide * wide
             product /= np.sqrt(pairwise_sum(products, 0, dim))
             if product > 1.0:
@@ -299,16 +354,22 @@ def near_best(
     """The places, ascending, whose value may be among the `need` best.
 
     A value is `values`, or where `linear` max(values * per - shift, 0) + fixed[slot] + words * per_word; it is known to
-    errors * per_error, and to `slack` beside. Without errors, slots or fixed their arrays are empty; words are those of
-    `word_places`, or where that is empty of every place, or there are none. `need` is below the number of places,
-    for each of which `scratch` has room.
+    errors * per_error, and to `slack` beside. Values and errors are those of the slots, or of all rows. Without errors,
+    slots or fixed their arrays are empty; words are those of `word_places`, or where that is empty of every place, or
+    there are none. `need` is below the number of places, for each of which `scratch` has room.
     """
-    m = len(values)
+    m = len(slots) if len(slots) else len(values)
+    apart = len(values) != m  # rows that the slots pick out
     low = scratch[:m]
+    if apart:
+        for i in range(m):
+            low[i] = values[slots[i]]
+    else:
+        low[:] = values
     if linear:
         factor, less, zero = np.float32(per), np.float32(shift), np.float32(0.0)
         for i in range(m):
-            low[i] = max(values[i] * factor - less, zero)
+            low[i] = max(low[i] * factor - less, zero)
         if len(fixed):
             if len(slots):
                 for i in range(m):
@@ -322,35 +383,40 @@ def near_best(
         elif len(words):
             for i in range(m):
                 low[i] += np.float32(words[i] * per_word)
-    else:
-        low[:] = values
     spread = np.float32(per_error)
-    if len(errors):
+    if len(errors) and apart:
+        for i in range(m):
+            low[i] -= errors[slots[i]] * spread
+    elif len(errors):
         for i in range(m):
             low[i] -= errors[i] * spread
     # Most pieces hold nothing that is better than what was found before them, which one pass without a branch tells.
     heap = np.full(need, -np.inf, np.float32)
     for start in range(0, m, _PIECE):
-        end = min(start + _PIECE, m)
-        if _count_above(low, start, end, heap[0]):
-            for i in range(start, end):
-                if low[i] > heap[0]:
-                    _offer(heap, low[i])
+        piece = low[start : min(start + _PIECE, m)]
+        if _count_above(piece, heap[0]):
+            for i in range(len(piece)):
+                if piece[i] > heap[0]:
+                    _offer(heap, piece[i])
     least = np.nextafter(np.float32(heap[0] - slack), np.float32(-np.inf))
     # What was taken away twice is the upper end, but for roundings that `slack` covers.
     high = low
     if len(errors):
         spread *= np.float32(2.0)
-        for i in range(m):
-            high[i] += errors[i] * spread
-    found = np.empty(_count_above(high, 0, m, least), np.int64)
+        if apart:
+            for i in range(m):
+                high[i] += errors[slots[i]] * spread
+        else:
+            for i in range(m):
+                high[i] += errors[i] * spread
+    found = np.empty(_count_above(high, least), np.int64)
     count = 0
     for start in range(0, m, _PIECE):
-        end = min(start + _PIECE, m)
-        if _count_above(high, start, end, least):
-            for i in range(start, end):
-                if high[i] > least:
-                    found[count] = i
+        piece = high[start : min(start + _PIECE, m)]
+        if _count_above(piece, least):
+            for i in range(len(piece)):
+                if piece[i] > least:
+                    found[count] = start + i
                     count += 1
     return found
 
@@ -446,6 +512,89 @@ def take_sums(sums: Array, touched: Array, allowed: Array, least: float) -> tupl
     return slots[:count].copy(), values[:count].copy()
 
 
+#: `best_of_lists` takes so many lists: of fewer, empty ones fill the next size.
+LISTS = (8, 24)
+
+
+@_compiled(_REAL(_written(_REAL), _INT))
+def _floor(values: Array, need: int) -> Any:
+    """The `need`-th largest; -inf for fewer."""
+    if need > len(values):
+        return -np.inf
+    heap = np.full(need, -np.inf)
+    for value in values:
+        if value > heap[0]:
+            _offer(heap, value)
+    return heap[0]
+
+
+@_compiled(
+    *(
+        _types.Tuple((_written(_INT), _written(_REAL)))(
+            *(_types.UniTuple(kind, size) for kind in (_INTS, _REAL, _REAL, _INT)),
+            *(_types.UniTuple(_REAL, 3), _INT32S, _BOOLS, _INT, _REAL, _INT),
+            *(_written(_REAL), _written(_types.int32)),
+        )
+        for size in LISTS
+    )
+)
+def best_of_lists(
+    lists: tuple[Array, ...],
+    scales: tuple[float, ...],
+    most: tuple[float, ...],
+    terms: tuple[int, ...],
+    norms: tuple[float, float, float],
+    doc_len: Array,
+    allowed: Array,
+    need: int,
+    less: float,
+    skipped: int,
+    sums: Array,
+    touched: Array,
+) -> tuple[Array, Array]:
+    """(slots ascending, BM25) of the `need` best rows and all that equal the last, from all lists of a query in the
+    order of its terms: the loops above in one call, as calls are most of what short lists take. `most` is what each
+    list adds at most; one of more than `skipped` postings is not read whole where it need not be; `less` is a factor
+    that takes away what roundings may be. `terms` says which lists are of one term."""
+    number = len(lists)
+    lengths = np.empty(number, np.int64)
+    for i in range(number):
+        lengths[i] = len(lists[i])
+    by_length = np.argsort(lengths)
+    rests = np.zeros(number + 1)  # what each and those behind it can add
+    if lengths[by_length[number - 1]] > skipped:
+        for i in range(number - 1, -1, -1):
+            rests[i] = rests[i + 1] + most[by_length[i]] / less
+            for j in range(i + 1, number):
+                if terms[by_length[j]] == terms[by_length[i]]:  # a row is in one list of a term only
+                    rests[i] = rests[i + 1]
+    count, read = 0, 0
+    while read < number:
+        which = by_length[read]
+        if (
+            count >= need
+            and lengths[which] > skipped
+            and floor_of_sums(sums, touched[:count], allowed, need) * less > rests[read]
+        ):
+            break
+        count = add_part(sums, touched, count, lists[which], doc_len, scales[which], norms[0], norms[1], norms[2])
+        read += 1
+    least = floor_of_sums(sums, touched[:count], allowed, need) * less - rests[read]
+    slots, values = take_sums(sums, touched[:count], allowed, least)
+    order = np.argsort(slots)
+    slots, values = slots[order], values[order]
+    for i in range(read, number):  # those not read are searched for the rows that are left
+        which = by_length[i]
+        add_found(values, slots, lists[which], doc_len, scales[which], norms[0], norms[1], norms[2])
+        near = values >= _floor(values, need) * less - rests[i + 1]
+        slots, values = slots[near], values[near]
+    values = np.zeros(len(slots))
+    for i in range(number):
+        add_found(values, slots, lists[i], doc_len, scales[i], norms[0], norms[1], norms[2])
+    near = values >= _floor(values, need)
+    return slots[near], values[near]
+
+
 @_compiled(
     _written(_INT)(
         _read(_types.uint32),
@@ -461,27 +610,36 @@ def forward_postings(
 ) -> Array:
     """The postings of distinct terms in the forward index of the rows from `row` on, those of the first term first:
     `counts`, zeros before, says how many each has. `ends` is of all rows, `terms` and `halves` begin at `first`."""
-    some = np.zeros(256, np.bool_)  # most terms are none of these, which one look tells
-    for term in wanted:
-        some[term & 255] = True
-    for term in terms:
-        if some[term & 255]:
-            for which in range(len(wanted)):
-                if wanted[which] == term:
-                    counts[which] += 1
+    pieces = np.empty(len(terms) // _PIECE + 1, np.int64)
+    held = total = 0
+    for start in range(0, len(terms), _PIECE):
+        # Most pieces hold none of them, which passes without a branch tell.
+        count: Any = np.int32(0)
+        piece = terms[start : start + _PIECE]
+        for term in wanted:
+            for i in range(len(piece)):
+                count += np.int32(piece[i] == term)
+        if count:
+            pieces[held] = start
+            held += 1
+            total += count
+    places, which = np.empty(total, np.int64), np.empty(total, np.int64)
+    found = 0
+    for start in pieces[:held]:
+        for at in range(start, min(start + _PIECE, len(terms))):
+            for number in range(len(wanted)):
+                if wanted[number] == terms[at]:
+                    places[found], which[found] = at, number
+                    counts[number] += 1
+                    found += 1
                     break
-    places = np.cumsum(counts) - counts
-    out = np.empty(np.sum(counts), np.int64)
-    at = 0
-    for slot in range(row, len(ends)):
-        end = ends[slot] - first
-        while at < end:
-            term = terms[at]
-            if some[term & 255]:
-                for which in range(len(wanted)):
-                    if wanted[which] == term:
-                        out[places[which]] = slot << 16 | halves[at]
-                        places[which] += 1
-                        break
-            at += 1
+    nexts = np.cumsum(counts) - counts
+    out = np.empty(total, np.int64)
+    slot = row
+    for i in range(total):
+        at, number = places[i], which[i]
+        while ends[slot] - first <= at:
+            slot += 1
+        out[nexts[number]] = slot << 16 | halves[at]
+        nexts[number] += 1
     return out

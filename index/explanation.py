@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import bm25, diversity, rrf
+from . import diversity, rrf
 from .query import SIGNALS, Hit, Result
 
 if TYPE_CHECKING:
@@ -122,18 +122,17 @@ def _term_parts(ranking: Ranking, slots: list[int]) -> dict[int, list[dict[str, 
     if words is None:
         return found
     wanted = np.array(sorted(found))
-    for term in words.terms:
-        idf = bm25.idf(ranking.view.live, term.df)
-        for data in term.lists:
-            at = np.searchsorted(data, (wanted << 16).astype(data.dtype))
-            inside = at < len(data)
-            at, there = at[inside], wanted[inside]
-            has = data[at] >> 16 == there
-            halves, there = data[at[has]] & 0xFFFF, there[has]
-            if not len(there):
-                continue
-            for slot, half, part in zip(there, halves, words.parts(term, there, halves), strict=True):
-                found[int(slot)].append(
-                    {"term": term.term, "idf": idf, "tf": int(half) * 0.5, "part": float(part)}
-                )
+    for each in words.lists:
+        data = each.data
+        at = np.searchsorted(data, (wanted << 16).astype(data.dtype))
+        inside = at < len(data)
+        at, there = at[inside], wanted[inside]
+        has = data[at] >> 16 == there
+        halves, there = data[at[has]] & 0xFFFF, there[has]
+        if not len(there):
+            continue
+        for slot, half, part in zip(there, halves, words.parts(each.scale, there, halves), strict=True):
+            found[int(slot)].append(
+                {"term": each.term, "idf": each.idf, "tf": int(half) * 0.5, "part": float(part)}
+            )
     return found

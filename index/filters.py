@@ -329,32 +329,46 @@ class FieldColumn:
         """bool (values + 1,): which codes pass."""
         passes = np.zeros(len(self._values) + 1, np.bool_)
         if clause.op in ("EQ", "IN", "NE", "NIN"):
-            for value in clause._raw:
-                passes[self._known.get(value, 0)] = True
-            for number in clause._plain:
-                passes[self._numbers.get(number, [])] = True
-            passes[0] = False  # where unknown values have led
+            passes[self._equal(clause)] = True
             return passes if clause.op in ("EQ", "IN") else ~passes
         test = clause.test
         passes[1:] = [test(value) for value in self._values]
         passes[0] = clause._any(())
         return passes
 
+    def _equal(self, clause: Clause) -> list[int]:
+        """The codes of the values that equal one of the clause's, ascending."""
+        known, numbers = self._known, self._numbers
+        found = {known[value] for value in clause._raw if value in known}
+        for number in clause._plain:
+            found.update(numbers.get(number, ()))
+        return sorted(found)
+
+    def _codes_passing(self, clause: Clause) -> list[int]:
+        """The codes that pass, ascending; 0 is that of records without the field."""
+        if clause.op in ("EQ", "IN"):
+            return self._equal(clause)
+        codes: list[int] = np.flatnonzero(self._passing(clause)).tolist()
+        return codes
+
     def known_count(self, clause: Clause, n: int) -> int | None:
         """About how many of the first `n` rows pass; None where that is not known at once."""
         sorted_n = int(self._starts[-1])
         if n - self._n > _BEHIND_MAX or (n - sorted_n) * _SORTED_SHARE > n:
             return None
-        codes = np.flatnonzero(self._passing(clause))
-        codes = codes[codes < len(self._starts) - 1]
-        return int((self._starts[codes + 1] - self._starts[codes]).sum()) + n - sorted_n
+        return sum(end - start for start, end in self._spans(self._codes_passing(clause))) + n - sorted_n
+
+    def _spans(self, codes: list[int]) -> list[tuple[int, int]]:
+        """Where the sorted slots of each of these codes stand, of those that have any."""
+        starts = self._starts
+        return [(int(starts[code]), int(starts[code + 1])) for code in codes if code < len(starts) - 1]
 
     def slots(self, clause: Clause, n: int, most: int) -> Int64s | None:
         """The slots below `n` that pass, ascending, if they are `most` at most."""
         if clause.op == "EXISTS":
             return None
-        codes = np.flatnonzero(self._passing(clause))
-        if len(codes) and codes[0] == 0:
+        codes = self._codes_passing(clause)
+        if codes and codes[0] == 0:
             return None  # records without the field pass too
         sorted_n = int(self._starts[-1])
         if (n - sorted_n) * _SORTED_SHARE > n:
@@ -362,16 +376,16 @@ class FieldColumn:
             counts = np.bincount(self._codes[:n], minlength=len(self._values) + 1)
             self._starts = np.concatenate(([0], np.cumsum(counts)))
             sorted_n = n
-        known = codes[codes < len(self._starts) - 1]
-        if int((self._starts[known + 1] - self._starts[known]).sum()) > most:
+        spans = self._spans(codes)
+        if sum(end - start for start, end in spans) > most:
             return None
-        starts, ends = self._starts[known].tolist(), self._starts[known + 1].tolist()
-        found = [self._slots[start:end] for start, end in zip(starts, ends, strict=True)]
+        found = [self._slots[start:end] for start, end in spans]
         if sorted_n < n:
             behind = self._codes[sorted_n:n]
             found.append(sorted_n + np.flatnonzero(np.isin(behind, codes)).astype(np.int32))
         slots = np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)
-        slots = slots[slots < n]  # an older view has fewer rows
+        if sorted_n > n:
+            slots = slots[slots < n]  # an older view has fewer rows
         if len(found) > 1:
             slots.sort()
         return slots if len(slots) <= most else None

@@ -10,13 +10,14 @@ and the long lists of common words are only searched for the rows found so far.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from . import bm25, kernels, scratch
-from .bm25 import TermHits
+from .bm25 import TermList
 from .selection import floor_of_best
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 # Up to so many terms the forward index is compared with each; a longer query takes one pass for all.
@@ -35,10 +37,12 @@ PRUNE_MIN = 16_384
 # A list is searched for single rows where it is so many times longer than they are many.
 _SEARCH_ABOVE = 8
 # A list of so many postings is worth knowing whether it can be left out, where loops are compiled.
-_SKIPPED_MIN = 4096
+_SKIPPED_MIN = 8192
+_NO_POSTINGS: Int64s = np.zeros(0, np.int64)
 _NO_MASK: Bools = np.zeros(0, np.bool_)
 # What the sums' rounding may be, relative.
 _ROUNDING = 1e-12
+_LESS = 1 - 2 * _ROUNDING
 # So that no sum of boosts is infinite.
 _BOOST_MAX = 1e300
 
@@ -56,34 +60,69 @@ class Bounds(NamedTuple):
 class Keyword:
     """One query's words against one view."""
 
-    __slots__ = ("_by_vector", "avgdl", "boost", "terms", "view")
+    __slots__ = ("_by_vector", "_norms", "avgdl", "boost", "lists", "view")
 
     def __init__(self, plan: Plan) -> None:
         self.view = plan.view
         self._by_vector = plan.query.vector is not None  # a row with a vector matches, whatever its words
         self.avgdl = self.view.total_len / self.view.live if self.view.live else 0.0
-        self.terms = _terms(plan)
+        k1, b = self.view.settings.k1, self.view.settings.b
+        # What `bm25.parts` computes beside a row, by the same operations.
+        self._norms = k1 + 1.0, k1 * (1.0 - b), k1 * b / self.avgdl if self.avgdl else 0.0
+        self.lists = self._found(plan)  # in the order of the query's terms
         self.boost = _boost(plan)
 
-    def parts(self, term: TermHits, slots: Int64s, halves: npt.NDArray[np.integer]) -> Floats:
-        """What `term` adds to these rows, which hold it so often (half units)."""
-        view = self.view
-        settings = view.settings
-        scale = bm25.idf(view.live, term.df) * term.weight
-        return bm25.parts(halves, view.doc_len[slots], scale=scale, avgdl=self.avgdl, k1=settings.k1, b=settings.b)
+    def _found(self, plan: Plan) -> list[TermList]:
+        """What the rows hold of the query's terms: from the posting lists, and from the forward index behind them."""
+        view = plan.view
+        known = [each for each in plan.terms if each[0].term_id >= 0]
+        some_unposted = known and plan.posted < view.n
+        behind = _unposted(plan, [term.term_id for term, _ in known]) if some_unposted else None
+        shown = view.alive() if view.masked else None
+        k1_more, norm, per_word = self._norms
+        found: list[TermList] = []
+        for number, (term, posting) in enumerate(known):
+            lists: list[Int64s] = []
+            df = most = 0
+            if posting is not None and posting.df:
+                df, most = posting.df, posting.most
+                if shown is not None:
+                    df = sum([int(np.count_nonzero(shown[data >> 16])) for data in posting.lists])
+                if df:
+                    lists += posting.lists
+            if behind is not None:
+                data, live = behind[number]
+                df += live
+                if live:
+                    lists.append(data)
+                    most = max(most, int((data & 0xFFFF).max()))
+            if lists:
+                idf = bm25.idf(view.live, df)
+                scale = idf * term.weight
+                # To a record of one word, with the highest frequency.
+                tf = most * 0.5
+                at_most = scale * (tf * k1_more) / (tf + norm + per_word)
+                found += [TermList(term.term, number, idf, scale, at_most, data) for data in lists]
+        return found
+
+    def parts(self, scale: float, slots: Int64s, halves: npt.NDArray[np.integer]) -> Floats:
+        """What a term that counts for `scale` (idf * weight) adds to rows that hold it so often (half units)."""
+        settings = self.view.settings
+        return bm25.parts(
+            halves, self.view.doc_len[slots], scale=scale, avgdl=self.avgdl, k1=settings.k1, b=settings.b
+        )
 
     def scores(self) -> Floats:
         """BM25 of every row, float64 (n,): 0.0 where no term occurs; dead rows score too."""
         scores = np.zeros(self.view.n)
         loops = kernels.loops
         noted = None if loops is None else _touched(self.view.n)
-        for term in self.terms:
-            for data in term.lists:
-                if loops is not None:
-                    loops.add_part(scores, noted, 0, data, self.view.doc_len, *self._factors(term))
-                    continue
-                slots = data >> 16
-                scores[slots] += self.parts(term, slots, data & 0xFFFF)
+        for each in self.lists:
+            if loops is not None:
+                loops.add_part(scores, noted, 0, each.data, self.view.doc_len, each.scale, *self._norms)
+                continue
+            slots = each.data >> 16
+            scores[slots] += self.parts(each.scale, slots, each.data & 0xFFFF)
         return scores if self.boost is None else self._boosted(scores, self.boost, self.view.vrow)
 
     def _boosted(self, scores: Floats, boost: Floats, vrow: npt.NDArray[np.int32]) -> Floats:
@@ -95,16 +134,19 @@ class Keyword:
     def scores_of(self, slots: Int64s) -> Floats:
         """The same for some rows only, (m,), ascending: the same operations in the same order, so the same bits."""
         scores = np.zeros(len(slots))
-        loops = kernels.loops
-        for term in self.terms:
-            for data in term.lists:
-                if loops is not None:
-                    loops.add_found(scores, slots, data, self.view.doc_len, *self._factors(term))
-                    continue
-                held, halves = _search(data, slots)
-                if len(held):
-                    scores[held] += self.parts(term, slots[held], halves)
+        self._add_found(self.lists, scores, slots)
         return scores if self.boost is None else self._boosted(scores, self.boost[slots], self.view.vrow[slots])
+
+    def _add_found(self, lists: list[TermList], sums: Floats, slots: Int64s) -> None:
+        """Add what the lists say of these rows, ascending."""
+        loops = kernels.loops
+        for each in lists:
+            if loops is not None:
+                loops.add_found(sums, slots, each.data, self.view.doc_len, each.scale, *self._norms)
+                continue
+            held, halves = _search(each.data, slots)
+            if len(held):
+                sums[held] += self.parts(each.scale, slots[held], halves)
 
     def best_rows(self, need: int, allowed: Bools | None) -> tuple[Int64s, Floats]:
         """(slots ascending, BM25) of rows among which are the `need` best and all that equal the last of them, for a
@@ -113,7 +155,10 @@ class Keyword:
         `allowed` (n,) says which rows count; None: all do.
         """
         if self.compiled:
-            slots, values, _ = self._best(need, allowed)
+            mask = _NO_MASK if allowed is None else allowed
+            if len(self.lists) <= kernels.loops.LISTS[-1]:
+                return self._best_of_few(need, mask)
+            slots = self._best(need, mask)
             slots.sort()
             return slots, self.scores_of(slots)
         sums = _scratch(self.view.n)
@@ -126,7 +171,7 @@ class Keyword:
             for part in found:
                 sums[part] = 0.0
         if need < len(slots):
-            slots = slots[values >= floor_of_best(values, need) * (1 - 2 * _ROUNDING)]
+            slots = slots[values >= floor_of_best(values, need) * _LESS]
         slots.sort()
         return slots, self.scores_of(slots)
 
@@ -142,7 +187,7 @@ class Keyword:
                 found.append(np.flatnonzero(self.boost))
                 sums[found[0]] = self.boost[found[0]]
             slots, values, left = self._read(sums, found, allowed, 1, share)
-            bounds = Bounds(0.0, slots, values, math.fsum(map(self._most, left)) * (1 + _ROUNDING))
+            bounds = Bounds(0.0, slots, values, _rest(left))
             if left:
                 slots, values = self._with_rest(slots, values, 1, left)
         finally:
@@ -150,7 +195,7 @@ class Keyword:
                 sums[part] = 0.0
         if not len(slots):
             return bounds
-        slots = slots[values >= values.max() * (1 - 2 * _ROUNDING)]
+        slots = slots[values >= values.max() * _LESS]
         slots.sort()
         return bounds._replace(best=float(self.scores_of(slots).max()))
 
@@ -161,55 +206,60 @@ class Keyword:
         """Whether compiled loops work here, which they do for any number of rows; not for boosts."""
         return kernels.loops is not None and self.boost is None
 
-    def _factors(self, term: TermHits) -> tuple[float, float, float, float]:
-        """What `parts` computes of a term alone, by the same operations."""
-        view = self.view
-        k1, b = view.settings.k1, view.settings.b
-        scale = bm25.idf(view.live, term.df) * term.weight
-        return scale, k1 + 1.0, k1 * (1.0 - b), k1 * b / self.avgdl if self.avgdl else 0.0
+    def _best_of_few(self, need: int, allowed: Bools) -> tuple[Int64s, Floats]:
+        """`best_rows` where a single call takes all lists."""
+        lists, loops, n = self.lists, kernels.loops, self.view.n
+        missing = next(size for size in loops.LISTS if size >= len(lists)) - len(lists)
+        nothing = (0.0,) * missing
+        found: tuple[Int64s, Floats] = loops.best_of_lists(
+            (*[each.data for each in lists], *(_NO_POSTINGS,) * missing),
+            (*[each.scale for each in lists], *nothing),
+            (*[each.most for each in lists], *nothing),
+            (*[each.number for each in lists], *(-1,) * missing),
+            *(self._norms, self.view.doc_len, allowed, need, _LESS, _SKIPPED_MIN, _scratch(n), _touched(n)),
+        )
+        return found
 
-    def _sum(self, allowed: Bools, need: int, share: float) -> tuple[Floats, npt.NDArray[np.int32], list[TermHits]]:
-        """(sums, the rows that have one, the terms left), as `_read`: the sums are this thread's, to be put back to
+    def _sum(self, allowed: Bools, need: int, share: float) -> tuple[Floats, Int32s, list[TermList]]:
+        """(sums, the rows that have one, the lists left), as `_read`: the sums are this thread's, to be put back to
         zero."""
         loops, doc_len = kernels.loops, self.view.doc_len
         sums, touched = _scratch(self.view.n), _touched(self.view.n)
-        terms = sorted(self.terms, key=lambda term: sum(map(len, term.lists)))
-        most = [self._most(term) for term in terms]
+        lists = sorted(self.lists, key=_length)
         count = 0
-        for number, term in enumerate(terms):
-            if count >= need and sum(map(len, term.lists)) > _SKIPPED_MIN:
-                rest = math.fsum(most[number:]) * (1 + _ROUNDING)
-                least = loops.floor_of_sums(sums, touched[:count], allowed, need) * (1 - 2 * _ROUNDING)
+        for number, each in enumerate(lists):
+            if count >= need and len(each.data) > _SKIPPED_MIN:
+                rest = _rest(lists[number:])
+                least = loops.floor_of_sums(sums, touched[:count], allowed, need) * _LESS
                 if least > rest and rest <= share * least:
-                    return sums, touched[:count], terms[number:]
-            for data in term.lists:
-                count = loops.add_part(sums, touched, count, data, doc_len, *self._factors(term))
+                    return sums, touched[:count], lists[number:]
+            count = loops.add_part(sums, touched, count, each.data, doc_len, each.scale, *self._norms)
         return sums, touched[:count], []
 
-    def _best(self, need: int, allowed: Bools | None) -> tuple[Int64s, Floats, list[TermHits]]:
-        """The rows among which are the `need` best, in no order, and their sums of the terms in some order."""
-        loops, mask = kernels.loops, _NO_MASK if allowed is None else allowed
-        sums, touched, left = self._sum(mask, need, math.inf)
-        rest = math.fsum(map(self._most, left)) * (1 + _ROUNDING)
-        least = loops.floor_of_sums(sums, touched, mask, need) * (1 - 2 * _ROUNDING) - rest
-        slots, values = loops.take_sums(sums, touched, mask, least)
+    def _best(self, need: int, allowed: Bools) -> Int64s:
+        """The rows among which are the `need` best, in no order."""
+        loops = kernels.loops
+        sums, touched, left = self._sum(allowed, need, math.inf)
+        least = loops.floor_of_sums(sums, touched, allowed, need) * _LESS - _rest(left)
+        slots, values = loops.take_sums(sums, touched, allowed, least)
         if left:
             slots, values = self._with_rest(slots, values, need, left)
             if need < len(slots):
-                slots = slots[values >= floor_of_best(values, need) * (1 - 2 * _ROUNDING)]
-        return slots, values, left
+                slots = slots[values >= floor_of_best(values, need) * _LESS]
+        found: Int64s = slots
+        return found
 
     def _compiled_bounds(self, allowed: Bools | None, share: float) -> Bounds:
         loops, mask = kernels.loops, _NO_MASK if allowed is None else allowed
         sums, touched, left = self._sum(mask, 1, share)
         slots, values = loops.take_sums(sums, touched, mask, 0.0)
-        bounds = Bounds(0.0, slots, values, math.fsum(map(self._most, left)) * (1 + _ROUNDING))
+        bounds = Bounds(0.0, slots, values, _rest(left))
         if not len(slots):
             return bounds
         if left:
-            near = values >= values.max() * (1 - 2 * _ROUNDING) - bounds.rest
+            near = values >= values.max() * _LESS - bounds.rest
             slots, values = self._with_rest(slots[near], values[near], 1, left)
-        slots = slots[values >= values.max() * (1 - 2 * _ROUNDING)]
+        slots = slots[values >= values.max() * _LESS]
         slots.sort()
         return bounds._replace(best=float(self.scores_of(slots).max()))
 
@@ -217,7 +267,7 @@ class Keyword:
 
     def _read(
         self, sums: Floats, found: list[Int64s], allowed: Bools | None, need: int, share: float
-    ) -> tuple[Int64s, Floats, list[TermHits]]:
+    ) -> tuple[Int64s, Floats, list[TermList]]:
         """Add up the lists, the short ones first, until those left can bring no other row among the `need` best, nor
         add more than `share` of what the last of these has: (the rows found that are allowed, their sums, the terms
         left).
@@ -227,21 +277,19 @@ class Keyword:
         # Of rows that are found by their words only, the boost comes on top of the sum.
         boost = self.boost if not found else None
         unseen = 0.0 if boost is None else float(boost.max())
-        terms = sorted(self.terms, key=lambda term: sum(map(len, term.lists)))
-        most = [self._most(term) for term in terms]
-        for number, term in enumerate(terms):
+        lists = sorted(self.lists, key=_length)
+        for number, each in enumerate(lists):
             if found:
-                rest = math.fsum(most[number:]) * (1 + _ROUNDING)
+                rest = _rest(lists[number:])
                 slots, values = self._allowed(sums, found, allowed, boost)
-                least = floor_of_best(values, need) * (1 - 2 * _ROUNDING)
+                least = floor_of_best(values, need) * _LESS
                 if least > rest + unseen and rest <= share * least:
-                    return slots, values, terms[number:]
-            for data in term.lists:
-                slots = data >> 16
-                before = sums[slots]
-                after = sums[slots] = before + self.parts(term, slots, data & 0xFFFF)
-                # Each once: with a K1 at the end of what there is, a part is zero.
-                found.append(slots[(before == 0.0) & (after != 0.0)])
+                    return slots, values, lists[number:]
+            slots = each.data >> 16
+            before = sums[slots]
+            after = sums[slots] = before + self.parts(each.scale, slots, each.data & 0xFFFF)
+            # Each once: with a K1 at the end of what there is, a part is zero.
+            found.append(slots[(before == 0.0) & (after != 0.0)])
         slots, values = self._allowed(sums, found, allowed, boost)
         return slots, values, []
 
@@ -254,35 +302,26 @@ class Keyword:
         slots = found[0] if allowed is None else found[0][allowed[found[0]]]
         return slots, sums[slots] if boost is None else sums[slots] + boost[slots]
 
-    def _with_rest(
-        self, slots: Int64s, values: Floats, need: int, terms: list[TermHits]
-    ) -> tuple[Int64s, Floats]:
-        """Add the terms left to the rows found, dropping rows that cannot be among the `need` best any more."""
-        most = [self._most(term) for term in terms]
-        for number, term in enumerate(terms):
+    def _with_rest(self, slots: Int64s, values: Floats, need: int, lists: list[TermList]) -> tuple[Int64s, Floats]:
+        """Add the lists left to the rows found, dropping rows that cannot be among the `need` best any more."""
+        for number in range(len(lists)):
             if need < len(slots):
-                least = floor_of_best(values, need) * (1 - 2 * _ROUNDING) - math.fsum(most[number:]) * (1 + _ROUNDING)
-                near = values >= least
+                near = values >= floor_of_best(values, need) * _LESS - _rest(lists[number:])
                 slots, values = slots[near], values[near]
             if number == 0:
                 order = slots.argsort()
                 slots, values = slots[order], values[order]
-            for data in term.lists:
-                if kernels.loops is not None:
-                    kernels.loops.add_found(values, slots, data, self.view.doc_len, *self._factors(term))
-                    continue
-                held, halves = _search(data, slots)
-                if len(held):
-                    values[held] += self.parts(term, slots[held], halves)
+            self._add_found(lists[number : number + 1], values, slots)
         return slots, values
 
-    def _most(self, term: TermHits) -> float:
-        """The most that a term can add to any row: the highest frequency in a record of one word."""
-        settings, view = self.view.settings, self.view
-        tf = term.most_halves * 0.5
-        norm = settings.k1 * (1.0 - settings.b) + (settings.k1 * settings.b / self.avgdl if self.avgdl else 0.0)
-        scale = bm25.idf(view.live, term.df) * term.weight
-        return scale * (tf * (settings.k1 + 1.0)) / (tf + norm)
+
+def _length(each: TermList) -> int:
+    return len(each.data)
+
+
+def _rest(lists: Sequence[TermList]) -> float:
+    """The most that these lists can add to any row, which is in one list of a term only."""
+    return sum({each.number: each.most for each in lists}.values()) * (1 + _ROUNDING)
 
 
 def _search(data: Int64s, slots: Int64s) -> tuple[Int64s, npt.NDArray[np.integer]]:
@@ -303,9 +342,9 @@ def _search(data: Int64s, slots: Int64s) -> tuple[Int64s, npt.NDArray[np.integer
     return held, there[held] & 0xFFFF
 
 
-def _touched(n: int) -> npt.NDArray[np.int32]:
+def _touched(n: int) -> Int32s:
     """Room for the numbers of `n` rows, this thread's."""
-    held: npt.NDArray[np.int32] | None = getattr(scratch.kept, "touched", None)
+    held: Int32s | None = getattr(scratch.kept, "touched", None)
     if held is None or len(held) < n:
         held = scratch.kept.touched = np.empty(n + (n >> 1), np.int32)
     return held
@@ -326,34 +365,6 @@ def _boost(plan: Plan) -> Floats | None:
         return None
     counts = view.columns.tag_slots(view).named(query.text, query.max_terms, view.n)
     return None if counts is None else np.float64(min(view.settings.tagboost, _BOOST_MAX)) * counts
-
-
-def _terms(plan: Plan) -> list[TermHits]:
-    """What the rows hold of the query's terms: from the posting lists, and from the forward index behind them."""
-    known = [each for each in plan.terms if each[0].term_id >= 0]
-    some_unposted = known and plan.posted < plan.view.n
-    behind = _unposted(plan, [term.term_id for term, _ in known]) if some_unposted else None
-    found: list[TermHits] = []
-    shown = plan.view.alive() if plan.view.masked else None
-    for number, (term, posting) in enumerate(known):
-        lists: list[Int64s] = []
-        df = most = 0
-        if posting is not None and posting.df:
-            df, most = posting.df, posting.most
-            data = posting.data[: posting.n]
-            if shown is not None:
-                df = int(np.count_nonzero(shown[data >> 16]))
-            if df:
-                lists.append(data)
-        if behind is not None:
-            data, live = behind[number]
-            df += live
-            if live:
-                lists.append(data)
-                most = max(most, int((data & 0xFFFF).max()))
-        if lists:
-            found.append(TermHits(term.term, term.weight, df, lists, most))
-    return found
 
 
 def _unposted(plan: Plan, terms: list[int]) -> list[tuple[Int64s, int]]:

@@ -23,7 +23,7 @@ from .errors import BadMemory
 from .keyword import PRUNE_MIN, TERMS_SINGLY, Bounds, Keyword
 from .like import like_mask
 from .moment import Moment, joined
-from .postings import PostingList
+from .postings import PostingLists
 from .query import SIGNALS, Query
 from .scan import Scan, close_intervals, close_intervals_of_all, intervals, scan_rows
 from .settings import Weights
@@ -48,6 +48,8 @@ _CODES_BELOW = 3
 _CODES_BELOW_TOGETHER = 10
 # Rows to be looked at closely are gathered while they are fewer than one in so many.
 _SCAN_ABOVE = 8
+# The same where loops are compiled and gather nothing.
+_ALL_ABOVE = 4
 # A filter that keeps one row in so many, or fewer, is a list of rows; others are a mask.
 _FEW = 16
 # What a posting, and a row that a filter keeps, take compiled loops beside its vector.
@@ -63,7 +65,7 @@ class Plan:
 
     view: View
     query: Query
-    terms: list[tuple[QueryTerm, PostingList | None]]  # each with its list as of this moment
+    terms: list[tuple[QueryTerm, PostingLists | None]]  # each with its list as of this moment
     posted: int  # rows below are in the posting lists, the others in the forward index only
     explain_slot: int = -1
     explain_reason: str = "not valid then"  # where there is no slot
@@ -147,7 +149,7 @@ class Matches:
         self.words = Keyword(plan) if query.text is not None else None
         self.vector = query.vector
         self.centroid = 0.0
-        if self.vector is not None and settings.metric == "COSINE":
+        if self.vector is not None and settings.metric == "COSINE" and query.kind == "fused":
             self.centroid = centroid_similarity(view.vector_sum, view.vector_live, self.vector)
         self._enclosed: tuple[AnyFloats, AnyFloats] | None = None
         self.found: Scan | None = None
@@ -166,12 +168,6 @@ class Matches:
         self.keyword_s: Floats | None = None
         self.bounds: Bounds | None = None  # instead of keyword_s
         self.slots: Int64s | None = None
-        if self.words is not None and self._pages_only() and (view.n >= PRUNE_MIN or self.words.compiled):
-            allowed = matching([*self._clauses(), *([] if alive is None else [alive])])
-            self.slots, self.keyword_s = self.words.best_rows(query.offset + query.top_k, allowed)
-            self.m = self.matched = len(self.slots)
-            self.filtered = 0
-            return
         matched: Bools | None = None
         if self.words is not None and self._bounds_do() and (view.n >= PRUNE_MIN or self.words.compiled):
             # Every row matches by its vector; what its words add is worked out for the few that may be on the page.
@@ -221,17 +217,6 @@ class Matches:
         passing = matching([*self._clauses(), *([] if matched is None else [matched])])
         return None if passing is None else np.flatnonzero(passing)
 
-    def _pages_only(self) -> bool:
-        """Whether rows beyond the page need not even be counted."""
-        query = self.query
-        return (
-            query.kind == "keyword"
-            and not query.counts
-            and not query.explain
-            and query.explain_id is None
-            and query.diversity is None
-        )
-
     def _bounds_do(self) -> bool:
         """Whether the words of most rows need only be bounded."""
         query = self.query
@@ -265,9 +250,12 @@ class Matches:
         if self.vector is None:
             return
         view = self.view
-        self.vrow_s = self.column(view.vrow)
         # Every row has a vector and slots are rows, or some have none.
-        self.has: Bools | None = None if view.vector_n == view.n else self.vrow_s >= 0
+        every = view.vector_n == view.n
+        self.vrow_s: Any = self.slots
+        if self.slots is None or not every or view.masked:
+            self.vrow_s = self.column(view.vrow)
+        self.has: Bools | None = None if every else self.vrow_s >= 0
         rows = self.vrow_s if self.has is None else self.vrow_s[self.has]
         if len(rows) > self.query.max_scan:
             raise BadMemory(
@@ -281,7 +269,7 @@ class Matches:
         self.scans = bool(len(rows)) and len(rows) * below >= view.vector_n and not view.masked
         if self.scans:
             return
-        found = None if view.masked else scan_rows(view, self.vector, rows.astype(np.int64))
+        found = None if view.masked else scan_rows(view, self.vector, rows.astype(np.int64, copy=False))
         if found is None:
             low, high = self._close_of_rows(rows)
             self._enclosed = self._spaced(low), self._spaced(high)
@@ -320,7 +308,11 @@ class Matches:
         return spaced
 
     def close(self, places: Int64s) -> tuple[AnyFloats, AnyFloats]:
-        """(low, high) of the similarities at `places` by float32, nan where there is no vector."""
+        """(low, high) of the similarities at `places` by float32, nan where there is no vector; compiled, the exact
+        ones take no longer than to gather the rows."""
+        if kernels.loops is not None and kernels.sums_alike and len(places) * _ALL_ABOVE <= self.view.vector_n:
+            exact = self.similarity(places)
+            return exact, exact
         rows = self.vrow_s[places]
         if self.has is None:
             return self._close_of_rows(rows)
@@ -440,15 +432,15 @@ class Matches:
 
     def similarity(self, places: Int64s) -> Floats:
         """Exact similarities, nan where there is no vector."""
-        out = np.full(len(places), np.nan)
+        view = self.view
         if self.vector is None:
-            return out
+            return np.full(len(places), np.nan)
         rows = self.vrow_s[places]
-        metric = self.view.settings.metric
+        starts = None if view.masked or kernels.loops is None else view.codes.row_places.of(view.blocks)
         if self.has is None:
-            return similarities(self.view.blocks, rows, self.vector, metric)
-        has = rows >= 0
-        out[has] = similarities(self.view.blocks, rows[has], self.vector, metric)
+            return similarities(view.blocks, rows, self.vector, view.settings.metric, starts)
+        has, out = rows >= 0, np.full(len(places), np.nan)
+        out[has] = similarities(view.blocks, rows[has], self.vector, view.settings.metric, starts)
         return out
 
     def keyword_at(self, places: Int64s) -> Floats:
@@ -457,6 +449,8 @@ class Matches:
             return self.keyword_s[places]
         if self.words is None:
             return np.zeros(len(places))
+        if not (places[1:] < places[:-1]).any():
+            return self.words.scores_of(self.slots_at(places))
         order = np.argsort(places)
         scores = np.empty(len(places))
         scores[order] = self.words.scores_of(self.slots_at(places[order]))
@@ -471,11 +465,14 @@ class Matches:
         # Python's pow: numpy's vector routines differ between processors in the last bit.
         return np.array([0.5 ** (max(now - time, 0) / self.half_life_ms) for time in times], np.float64)
 
-    def linear(self, places: Int64s, sims: Floats, recency: Floats) -> tuple[Floats, dict[str, Floats]]:
-        """The LINEAR score and its four contributions."""
+    def linear(
+        self, places: Int64s, sims: Floats, recency: Floats, keyword: Floats | None = None
+    ) -> tuple[Floats, dict[str, Floats]]:
+        """The LINEAR score and its four contributions; `keyword` is the rows' BM25, where it is known."""
         wk, wv, wr, wi = self.weights
         m = len(places)
-        keyword = self.keyword_at(places)
+        if keyword is None:
+            keyword = self.keyword_at(places)
         scaled: dict[str, Any] = {
             "keyword": keyword / self.best_keyword if self.best_keyword > 0.0 else np.zeros(m),
             "vector": self._scale_similarity(sims) if self.vector is not None else np.zeros(m),

@@ -28,7 +28,7 @@ from .entities import Entities, Entity
 from .fact_index import FactIndex
 from .matches import Plan
 from .moment import Moment
-from .postings import PostingList
+from .postings import PostingLists, Postings
 from .query import Query
 from .retention import Parts, Picks, Place, Uses, bytes_of_rows, parts, record_bytes
 from .settings import ALL, Settings
@@ -358,13 +358,14 @@ class Memory:
 
     def plan(self, query: Query, now: int) -> Plan:
         """Fix what `query` sees: the rows and statistics of this moment, or what ASOF and KNOWNAT are to find."""
-        terms: list[tuple[QueryTerm, PostingList | None]] = []
+        terms: list[tuple[QueryTerm, PostingLists | None]] = []
         if query.text is not None:
             # Reading what is behind the lists would cost each query as much as this costs once.
             self.table.post()
         if query.text is not None and self._analyzer is not None:
-            for term in self._analyzer.query(query.text, query.max_terms):
-                terms.append((term, self.table.posting(term.term_id)))
+            words = self._analyzer.query(query.text, query.max_terms)
+            lists = self.table.posting_lists([word.term_id for word in words])
+            terms = list(zip(words, lists, strict=True))
         slot = -1
         if query.as_of is not None or query.known_at is not None:
             moment = self.moment(query.as_of, query.known_at, now)
@@ -686,15 +687,15 @@ class Memory:
         due, turns = self._due, self._turns
         self.next_deadline = min(due[0][0] if due else NEVER, turns[0][0] if turns else NEVER, self._prune_at)
 
-    def copy(self, *, takes_room: bool = False) -> Memory:
+    def copy(self) -> Memory:
         """An independent twin, in some milliseconds for a hundred thousand records: see Table.copy."""
         twin = Memory(self.settings, self.vocabulary, self.created_at)
         twin.updated_at = self.updated_at
         twin.next_id = self.next_id
         twin.next_deadline = self.next_deadline
-        twin.table = self.table.copy(takes_room=takes_room)
+        twin.table = self.table.copy()
         if self.past is not None:
-            twin.past = self.past.copy(takes_room=takes_room)
+            twin.past = self.past.copy()
             twin.past.order = twin.table.order
         twin.facts = None if self.facts is None else self.facts.copy()
         twin.entities = None if self.entities is None else self.entities.copy()
@@ -723,8 +724,6 @@ class Memory:
             found.append(list(table.by_id.values()))
             if table.side is not None:
                 found.append(list(table.side.facts))
-            if table.postings is not None:
-                found.append(table.postings.lists())
         for part in (self.facts, self.entities):
             if part is not None:
                 found += part.objects()
@@ -1097,8 +1096,9 @@ class Memory:
 
     @property
     def wants_compaction(self) -> bool:
-        """Whether dead rows outnumber the live ones so that `compacted` pays."""
-        return _is_worth(self.table) or (self.past is not None and _is_worth(self.past))
+        """Whether dead rows outnumber the live ones so that `compacted` pays, or posting lists are to be merged."""
+        past = self.past
+        return _wants_tidying(self.table) or (past is not None and _wants_tidying(past))
 
     def _compact_if_worth(self) -> None:
         for table in self._tables():
@@ -1114,17 +1114,28 @@ class Memory:
         for table in self._tables():
             self._swap(table, table.compacted(table.n, table.sequence)[0])
 
+    def tidy(self) -> None:
+        """Do what `wants_compaction` asks for, here and now."""
+        while self.wants_compaction:
+            step = self.compaction()
+            step.build()
+            step.install()
+
     def _swap(self, old: Table, new: Table) -> None:
         if old is self.table:
             self.table = new
         elif old is self.past:
             self.past = new
 
-    def compaction(self) -> Compaction:
-        """Begin a compaction that a thread does: of `table`, or of `past` where that alone needs it."""
-        past = self.past
-        if past is not None and _is_worth(past) and not _is_worth(self.table):
-            return Compaction(self, past)
+    def compaction(self) -> Compaction | Merging:
+        """Begin what a thread is to do: a compaction of `table`, of `past` where that alone needs it, or where none
+        does a merge."""
+        for table in self._tables():
+            if _is_worth(table):
+                return Compaction(self, table)
+        for table in self._tables():
+            if table.postings is not None and table.postings.wants_merge:
+                return Merging(table.postings)
         return Compaction(self, self.table)
 
     @property
@@ -1153,6 +1164,24 @@ def _carry_uses(source: Table, old: int, target: Table, slot: int) -> None:
 
 def _is_worth(table: Table) -> bool:
     return table.n - table.live > max(_COMPACT_MIN, table.live)
+
+
+def _wants_tidying(table: Table) -> bool:
+    return _is_worth(table) or (table.postings is not None and table.postings.wants_merge)
+
+
+class Merging:
+    """A merge of posting lists, in the steps of a compaction."""
+
+    def __init__(self, postings: Postings) -> None:
+        self._postings = postings
+        self._merge = postings.begin_merge()
+
+    def build(self) -> None:
+        self._merge.build()
+
+    def install(self) -> None:
+        self._postings.end_merge(self._merge)
 
 
 class Compaction:

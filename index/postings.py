@@ -1,26 +1,40 @@
-"""term -> posting list, for memories above a thousand rows.
+"""term -> posting lists, for memories above a thousand rows.
 
 A posting is one int64, `slot << 16 | halves`, where halves is the term frequency in half units (an exact occurrence
-counts 2, a second form 1): one array and one store per posting, and slots ascend, so arrays stay sorted. Lists keep
-dead slots, which the reader masks; `df` counts live records only, so a score never knows what was once deleted.
+counts 2, a second form 1). Lists keep dead slots, which the reader masks; `df` counts live records only, so a score
+never knows what was once deleted.
+
+The lists of a run of rows are a segment: arrays that never change (but for its counts of live records), made at once
+when some hundred rows have come. Segments follow one another as the rows do, and small ones are merged, each into one
+at most `_RATIO` times as large, so that a term is in few of them and a posting is copied a few times in its life. Once
+queries have spent as much time on looking in several as a merge of all takes, all are merged. A merge that would hold
+up the loop is done in a thread (`Merge`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sys import getsizeof
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from .blocks import room
 from .shared import Arrays
 
 Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
 
-_FIRST_CAPACITY = 4
-# A list is its object (64), an array object (112 and 32) with rounding (16), and the number of its term (32).
-_LIST_BYTES = 256
+_RATIO = 8
+# So many postings are merged in some three milliseconds.
+_MERGED_ON_LOOP = 300_000
+# A query takes as long for each segment beyond the first as a merge for so many postings: some five microseconds.
+_FOUND_COST = 500
+# A segment's object and those of its arrays.
+_SEGMENT_BYTES = 1000
+
+
+_NO_TERMS = np.zeros(0, np.uint32)
 
 
 class Packed(NamedTuple):
@@ -47,92 +61,128 @@ def _by_term(terms: npt.NDArray[np.uint32]) -> tuple[Int64s, Int64s]:
     return keys & 0xFFFFFFFF, keys >> 32
 
 
-class PostingList:
-    """One term's postings; `n` of `data` are used, and those never change. `most` is the largest `halves` so far. The
-    room behind them is for who has the `key`."""
+class PostingLists(NamedTuple):
+    """What the rows hold of a term at one moment: lists that follow one another, `df` live rows in all, and the largest
+    `halves` of any row."""
 
-    __slots__ = ("data", "df", "key", "most", "n")
+    lists: list[Int64s]
+    df: int
+    most: int
 
-    def __init__(self, data: Int64s, n: int, df: int, most: int, key: object = None) -> None:
+    @property
+    def n(self) -> int:
+        return sum(map(len, self.lists))
+
+
+class Segment:
+    """The lists of the rows from `first` on: those of `terms[i]` (ascending) are `data[starts[i]:starts[i + 1]]`.
+    `df[i]` of them are live, which alone may change."""
+
+    __slots__ = ("data", "df", "first", "most", "starts", "terms")
+
+    def __init__(
+        self,
+        first: int,
+        terms: npt.NDArray[np.uint32],
+        starts: Int64s,
+        data: Int64s,
+        df: Int32s,
+        most: npt.NDArray[np.uint16],
+    ) -> None:
+        self.first = first
+        self.terms = terms
+        self.starts = starts
         self.data = data
-        self.n = n
         self.df = df
         self.most = most
-        self.key = key
+
+    def copy(self) -> Segment:
+        """An independent twin."""
+        return Segment(self.first, self.terms, self.starts, self.data, self.df.copy(), self.most)
+
+
+class Merge:
+    """Segments that follow one another become one: `build` in any thread, `finish` where they live."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self.segments = segments
+
+    def build(self) -> None:
+        segments = self.segments
+        self._order, terms = _by_term(np.concatenate([each.terms for each in segments]))
+        self._starts = np.flatnonzero(np.diff(terms, prepend=np.int64(-1)))
+        lengths = np.concatenate([np.diff(each.starts) for each in segments])[self._order]
+        ends = np.cumsum(lengths)
+        # Where each list begins in all the data behind one another.
+        offsets = np.cumsum([0, *(len(each.data) for each in segments[:-1])])
+        begins = np.concatenate([each.starts[:-1] + at for each, at in zip(segments, offsets, strict=True)])
+        places = np.repeat(begins[self._order] - (ends - lengths), lengths)
+        places += np.arange(len(places))
+        data = room((len(places),), np.int64)
+        np.take(np.concatenate([each.data for each in segments]), places, out=data, mode="clip")
+        most = np.maximum.reduceat(np.concatenate([each.most for each in segments])[self._order], self._starts)
+        starts = np.append((ends - lengths)[self._starts], len(data))
+        self._made = segments[0].first, terms[self._starts].astype(np.uint32), starts, data, most
+
+    def finish(self) -> Segment:
+        first, terms, starts, data, most = self._made
+        df = np.add.reduceat(np.concatenate([each.df for each in self.segments])[self._order], self._starts)
+        return Segment(first, terms, starts, data, df.astype(np.int32), most)
 
 
 class Postings:
     """All posting lists of one memory."""
 
-    __slots__ = ("_capacity", "_key", "_lists", "_replaced", "_shared", "_shared_capacity", "_taken", "live_terms")
+    __slots__ = ("_merging", "_segments", "_spent", "wants_merge")
 
     def __init__(self) -> None:
-        self._key = object()
-        self._lists: dict[int, PostingList] = {}
-        # Those of a moment when this was copied, which two or more have in common: nobody writes to them. One that is
-        # to be written to gets a twin in `_lists`, which goes first.
-        self._shared: dict[int, PostingList] = {}
-        self._capacity = 0  # postings that the arrays of `_lists` have room for
-        self._shared_capacity = 0
-        self._replaced = 0  # what lists of `_shared` have room for that are of no use here any more
-        self._taken = 0  # of it, what is still in use in `_lists`, as this one has the key to it
-        self.live_terms = 0  # terms with df > 0
+        self._segments: list[Segment] = []
+        self._merging = 0  # so many of the first may be in a merge that goes on
+        self._spent = 0  # by queries since all were merged, as postings
+        self.wants_merge = False  # whether there is one that is too large for the loop
 
     @classmethod
     def restored(cls, packed: Packed) -> Postings:
-        """Postings of live rows only, as `pack` gave them. The lists are views of `packed.data` until they grow."""
+        """Postings of live rows only, as `pack` gave them, over these very arrays where the terms still ascend: they
+        may have got other numbers since."""
         postings = cls()
-        data, lists, start = packed.data, postings._lists, 0
-        starts = np.cumsum(packed.lengths) - packed.lengths
-        most = np.maximum.reduceat(data & 0xFFFF, starts).tolist() if len(data) else []
-        for term, length, halves in zip(packed.terms.tolist(), packed.lengths.tolist(), most, strict=True):
-            lists[term] = PostingList(data[start : start + length], length, length, halves)
-            start += length
-        postings.live_terms = len(lists)
-        postings._capacity = len(data)
+        if len(packed.data):
+            starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(packed.lengths)))
+            most = np.maximum.reduceat((packed.data & 0xFFFF).astype(np.uint16), starts[:-1])
+            df = packed.lengths.astype(np.int32)
+            segment = Segment(0, packed.terms, starts, packed.data, df, most)
+            if (packed.terms[1:] < packed.terms[:-1]).any():
+                merge = Merge([segment])
+                merge.build()
+                segment = merge.finish()
+            postings._segments.append(segment)
         return postings
 
-    def copy(self, *, takes_room: bool = False) -> Postings:
-        """An independent twin. Each list that either of them writes to is copied first; but where this one is as good
-        as gone, the twin takes the room behind the lists, too."""
-        if self._lists:
-            self._shared, self._lists = {**self._shared, **self._lists}, {}
-            self._shared_capacity += self._capacity + self._taken - self._replaced
-            self._capacity = self._replaced = self._taken = 0
+    def copy(self) -> Postings:
+        """An independent twin, which has the arrays in common."""
         twin = Postings()
-        twin._shared, twin._shared_capacity, twin.live_terms = self._shared, self._shared_capacity, self.live_terms
-        if takes_room:
-            twin._key = self._key
-        self._key = object()
+        twin._segments = [each.copy() for each in self._segments]
+        twin.wants_merge = twin._merged_from() is not None
         return twin
 
-    def _shed(self) -> None:
-        """Let go of what is replaced; whoever has it in common keeps it."""
-        own, key = self._lists, self._key
-        self._shared = {
-            term: each
-            for term, each in self._shared.items()
-            if term not in own or (own[term].data is each.data and each.key is not key)
-        }
-        self._capacity += self._taken
-        self._shared_capacity -= self._replaced
-        self._replaced = self._taken = 0
-
-    def lists(self) -> list[PostingList]:
-        return [*self._lists.values(), *self._shared.values()]
-
-    def get(self, term: int) -> PostingList | None:
-        return self._lists.get(term) or self._shared.get(term)
-
-    def _own(self, term: int) -> PostingList | None:
-        """The term's list, to be written to."""
-        posting = self._lists.get(term)
-        if posting is None and (shared := self._shared.get(term)) is not None:
-            posting = self._lists[term] = PostingList(shared.data, shared.n, shared.df, shared.most, shared.key)
-            if shared.key is self._key:
-                self._taken += len(shared.data)
-                self._replaced += len(shared.data)
-        return posting
+    def find(self, terms: Sequence[int]) -> list[PostingLists | None]:
+        """What is held of each term now, None for nothing; -1 is no term. On the loop."""
+        if len(self._segments) > 1 and not self._merging:
+            self._spend()
+        wanted = np.array(terms, np.int64).astype(np.uint32)
+        found: list[tuple[list[Int64s], int, int]] = [([], 0, 0)] * len(terms)
+        for each in self._segments:
+            term_at, start_at, data = each.terms.item, each.starts.item, each.data
+            count = len(each.terms)
+            for number, place in enumerate(each.terms.searchsorted(wanted).tolist()):
+                if place < count and term_at(place) == terms[number]:
+                    lists, df, most = found[number]
+                    found[number] = (
+                        [*lists, data[start_at(place) : start_at(place + 1)]],
+                        df + each.df.item(place),
+                        max(most, each.most.item(place)),
+                    )
+        return [PostingLists(*each) if each[0] else None for each in found]
 
     def extend(
         self,
@@ -145,83 +195,92 @@ class Postings:
         if not len(terms):  # rows without a word
             return
         order, sorted_terms = _by_term(terms)
-        data = ((slots << 16) | halves)[order]
         starts = np.flatnonzero(np.diff(sorted_terms, prepend=np.int64(-1)))
-        live = np.add.reduceat(alive[order].astype(np.int64), starts)
-        largest = np.maximum.reduceat(halves[order], starts)
-        ends = np.append(starts[1:], len(order))
-        lists, capacity, live_terms, key = self._lists, self._capacity, self.live_terms, self._key
-        values = data.tolist()
-        for term, start, end, df, most in zip(
-            sorted_terms[starts].tolist(), starts.tolist(), ends.tolist(), live.tolist(), largest.tolist(), strict=True
-        ):
-            posting = lists.get(term)
-            if posting is None and self._shared:
-                posting = self._own(term)
-            if posting is None:
-                lists[term] = PostingList(data[start:end].copy(), end - start, df, most, key)
-                capacity += end - start
-                live_terms += df > 0
-                continue
-            n, held = posting.n, posting.data
-            size = n + end - start
-            if size > len(held) or posting.key is not key:
-                grown = np.empty(max(_FIRST_CAPACITY, size + (size >> 1)), np.int64)
-                grown[:n] = held[:n]
-                capacity += len(grown)
-                shared = self._shared.get(term)
-                if shared is None or held is not shared.data:
-                    capacity -= len(held)
-                elif posting.key is key:
-                    self._taken -= len(held)
-                else:
-                    self._replaced += len(held)
-                posting.data, posting.key, held = grown, key, grown
-            if size - n == 1:  # most are, and numpy takes a number in a quarter of the time of a slice
-                held[n] = values[start]
-            else:
-                held[n:size] = data[start:end]
-            posting.n = size
-            live_terms += posting.df == 0 and df > 0
-            posting.df += df
-            if most > posting.most:
-                posting.most = most
-        self._capacity, self.live_terms = capacity, live_terms
-        if 2 * self._replaced > self._shared_capacity:
-            self._shed()
+        self._segments.append(
+            Segment(
+                int(slots[0]),
+                sorted_terms[starts].astype(np.uint32),
+                np.append(starts, len(order)),
+                ((slots << 16) | halves)[order],
+                np.add.reduceat(alive[order].astype(np.int32), starts),
+                np.maximum.reduceat(halves[order], starts),
+            )
+        )
+        begin = self._merged_from(_MERGED_ON_LOOP)
+        if begin is not None:
+            self._merge(begin)
+        self.wants_merge = not self._merging and self._merged_from() is not None
 
-    def remove(self, terms: Sequence[int]) -> None:
-        """A row with these terms died."""
-        for term in terms:
-            posting = self._lists.get(term) or self._own(term)
-            assert posting is not None
-            posting.df -= 1
-            if posting.df == 0:
-                self.live_terms -= 1
+    def _spend(self) -> None:
+        self._spent += _FOUND_COST * (len(self._segments) - 1)
+        total = sum([len(each.data) for each in self._segments])
+        if self._spent < total:
+            return
+        if total <= _MERGED_ON_LOOP:
+            self._merge(0)
+            self._spent = 0
+        self.wants_merge = len(self._segments) > 1
 
-    def remove_all(self, terms: npt.NDArray[np.uint32]) -> None:
-        """Rows died: their terms, each as often as rows had it."""
-        counts = np.bincount(terms)
-        gone = np.flatnonzero(counts)
-        for term, count in zip(gone.tolist(), counts[gone].tolist(), strict=True):
-            posting = self._lists.get(term) or self._own(term)
-            assert posting is not None
-            posting.df -= count
-            if posting.df == 0:
-                self.live_terms -= 1
+    def _merge(self, begin: int) -> None:
+        merge = Merge(self._segments[begin:])
+        merge.build()
+        self._segments[begin:] = [merge.finish()]
+
+    def _merged_from(self, limit: int = 1 << 62) -> int | None:
+        """The first of the last segments that are worth a merge of `limit` postings at most; None for none."""
+        segments = self._segments
+        begin, total = len(segments), 0
+        while begin > self._merging:
+            before = len(segments[begin - 1].data)
+            if total and (before >= _RATIO * total or before + total > limit):
+                break
+            begin, total = begin - 1, total + before
+        return begin if begin < len(segments) - 1 else None
+
+    def begin_merge(self) -> Merge:
+        """Begin a merge that is wanted; until it ends rows may come and go."""
+        begin = self._merged_from()
+        if begin is None:  # queries want all merged
+            begin, self._spent = 0, 0
+        self._merging, self.wants_merge = len(self._segments), False
+        return Merge(self._segments[begin:])
+
+    def end_merge(self, merge: Merge) -> None:
+        begin = self._segments.index(merge.segments[0])
+        self._segments[begin : self._merging] = [merge.finish()]
+        self._merging = 0
+        self.wants_merge = self._merged_from() is not None
+
+    def remove(self, slot: int, terms: npt.NDArray[np.uint32]) -> None:
+        """The row at `slot`, with these terms, died."""
+        self.remove_all(np.full(len(terms), slot, np.int64), terms)
+
+    def remove_all(self, slots: Int64s, terms: npt.NDArray[np.uint32]) -> None:
+        """Rows died: parallel arrays, one element per row and term, slots ascending."""
+        if not len(terms):
+            return
+        cuts = np.searchsorted(slots, [each.first for each in self._segments]).tolist()
+        for each, start, end in zip(self._segments, cuts, [*cuts[1:], len(slots)], strict=True):
+            if start < end:
+                np.subtract.at(each.df, each.terms.searchsorted(terms[start:end]), 1)
+
+    @property
+    def live_terms(self) -> int:
+        """How many terms some live row holds."""
+        return len(np.unique(np.concatenate([_NO_TERMS, *(each.terms[each.df > 0] for each in self._segments)])))
 
     @property
     def terms(self) -> int:
-        """How many terms have a list."""
-        return max(len(self._shared), len(self._lists))
+        """About how many terms have a list."""
+        return max((len(each.terms) for each in self._segments), default=0)
 
     def arrays(self) -> Arrays:
         """What a copy has in common with this."""
-        if not self._shared:
-            return {}
-        size = 8 * (self._shared_capacity - self._taken) + _LIST_BYTES * len(self._shared) + getsizeof(self._shared)
-        return {("postings", id(self._shared)): size}
+        return {
+            ("postings", id(each.data)): each.data.nbytes + each.starts.nbytes + each.terms.nbytes + each.most.nbytes
+            for each in self._segments
+        }
 
     def nbytes(self) -> int:
         """Without that."""
-        return 8 * (self._capacity + self._taken) + _LIST_BYTES * len(self._lists) + getsizeof(self._lists)
+        return sum([_SEGMENT_BYTES + each.df.nbytes for each in self._segments])

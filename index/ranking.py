@@ -25,6 +25,7 @@ from .parallel import each
 from .query import Hit, Result
 from .scan import reach, scan
 from .selection import floor_of_best
+from .word_page import word_page
 
 # So many candidates are scored at once; of more, float32 first tells which can be on the page.
 _CLOSE_MIN = 32
@@ -71,6 +72,11 @@ def _run_together(plans: Sequence[Plan]) -> list[Result | Exception]:
     scanning: list[tuple[int, Ranking]] = []
     for number, plan in enumerate(plans):
         try:
+            plan = plan.settled()
+            page = word_page(plan)
+            if page is not None:
+                answers[number] = page
+                continue
             ranking = Ranking(plan, len(plans))
             if ranking.scans:
                 scanning.append((number, ranking))
@@ -223,8 +229,6 @@ class Ranking(Matches):
                     words, rest = self._words(None)
                 more += rest * per_word
         values, errors = found.values, found.errors
-        if self.slots is not None and not self.by_place:
-            values, errors = values[self.vrow_s], None if errors is None else errors[self.vrow_s]
         slack = 2.0 * per * within + more
         if compiled:
             found_at: Int64s = kernels.loops.near_best(
@@ -241,7 +245,7 @@ class Ranking(Matches):
                 per_word,
                 slack,
                 need,
-                _scratch(len(values)),
+                _scratch(self.m),
             )
             return found_at
         if linear:
@@ -264,59 +268,51 @@ class Ranking(Matches):
         return np.flatnonzero(value >= np.float32(least))
 
     def scores(self, places: Int64s, fusion: str) -> dict[str, Any]:
-        """The canonical scores of the rows at `places`; `fusion` RRF is rrf.py's."""
+        """The canonical scores of the rows at `places`, and what they are made of; `fusion` RRF is rrf.py's."""
         sims = self.similarity(places)
         kind = self.query.kind
         part: dict[str, Any] = {"places": places, "sims": sims}
-        if kind == "keyword":
-            part["score"] = self.keyword_at(places)
-        elif kind == "vector":
+        if kind == "vector":
             part["score"] = sims
+            return part
+        part["keyword"] = self.keyword_at(places)
+        if kind == "keyword":
+            part["score"] = part["keyword"]
+            return part
+        part["recency"] = self.recency(places)
+        if fusion == "LINEAR":
+            part["score"], _ = self.linear(places, sims, part["recency"], part["keyword"])
         else:
-            part["recency"] = self.recency(places)
-            if fusion == "LINEAR":
-                part["score"], _ = self.linear(places, sims, part["recency"])
-            else:
-                part["score"] = rrf.scores(self, rrf.exact_ranks(self, places, sims, weighed=True), len(places))
+            part["score"] = rrf.scores(self, rrf.exact_ranks(self, places, sims, weighed=True), len(places))
         return part
 
     def ordered(self, part: dict[str, Any], need: int) -> list[Hit]:
         """Hits in the total order: score, newer updated_at, smaller key, smaller id."""
         score: Floats = part["score"]
-        places: Int64s = part["places"]
-        slots = self.slots_at(places)
-        if need < len(score):
-            # All that equal the last in score stay in: their times and ids decide.
-            kept = np.flatnonzero(score >= np.partition(score, len(score) - need)[len(score) - need])
-        else:
-            kept = np.arange(len(score))
-        ids, key, updated = self.view.ids, self.view.key, self.view.updated
+        slots = self.slots_at(part["places"])
+        view = self.view
+        least = floor_of_best(score, need)  # all that equal the last stay in: their times and ids decide
+        ids, key, updated = view.ids, view.key, view.updated.item
         rows = sorted(
-            (-value, -time, key(slot) or b"", ids[slot], at, slot)
-            for value, time, at, slot in zip(
-                score[kept].tolist(),
-                updated[slots[kept]].tolist(),
-                kept.tolist(),
-                slots[kept].tolist(),
-                strict=True,
-            )
+            (-value, -updated(slot), key(slot) or b"", ids[slot], at, slot)
+            for at, (value, slot) in enumerate(zip(score.tolist(), slots.tolist(), strict=True))
+            if value >= least
         )[:need]
-        chosen = [row[-2] for row in rows]
-        fused = self.query.kind == "fused"
-        keyword = self.keyword_at(places[chosen]).tolist()
-        sims = part["sims"][chosen].tolist()
-        recency = part["recency"][chosen].tolist() if fused else [None] * len(rows)
-        importance = self.view.importance
+        sims, words, fresh, importance = part["sims"].item, None, None, None
+        if "keyword" in part:
+            words = part["keyword"].item
+        if "recency" in part:
+            fresh, importance = part["recency"].item, view.importance.item
         return [
             Hit(
-                row[-1],
-                -row[0],
-                words if words > 0.0 else None,
-                None if sim != sim else sim,
-                fresh,
-                float(importance[row[-1]]) if fused else None,
+                slot,
+                -value,
+                None if words is None else words(at) or None,
+                None if (sim := sims(at)) != sim else sim,
+                None if fresh is None else fresh(at),
+                None if importance is None else importance(slot),
             )
-            for row, words, sim, fresh in zip(rows, keyword, sims, recency, strict=True)
+            for value, _, _, _, at, slot in rows
         ]
 
     # -- what it was

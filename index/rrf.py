@@ -130,12 +130,14 @@ def _recency_ranks(ranking: Ranking, places: Int64s) -> Floats:
         return _ranks(estimate, exact)
     ranks = np.empty(len(places))
     known: dict[float, float] = {}
-    for number, value in enumerate(exact.tolist()):
+    for number, (place, value) in enumerate(zip(places.tolist(), exact.tolist(), strict=True)):
         if value not in known:
             better = estimate > value * (1 + _ESTIMATE) + _NOISE
-            unsure = np.flatnonzero(~better & (estimate >= value * (1 - _ESTIMATE) - _NOISE))
-            closer = _decayed(ranking, updated[unsure]) > value
-            known[value] = 1.0 + np.count_nonzero(better) + np.count_nonzero(closer)
+            unsure = updated[~better & (estimate >= value * (1 - _ESTIMATE) - _NOISE)]
+            closer = 0
+            if (unsure != updated[place]).any():  # others than those of the same time, which is the common case
+                closer = int(np.count_nonzero(_decayed(ranking, unsure) > value))
+            known[value] = 1.0 + np.count_nonzero(better) + closer
         ranks[number] = known[value]
     return ranks
 
@@ -177,10 +179,12 @@ def _keyword_head(ranking: Ranking, head: int) -> _Head | None:
     values = ranking.keyword_s
     if values is None or ranking.query.text is None:
         return None
-    least = floor_of_best(values, head)
-    rows = np.flatnonzero(values >= least if least > 0.0 else values > 0.0)
-    ranks = _ranks_within(values[rows])
-    return rows, ranks, ranks, len(rows) + 1 if least > 0.0 else 0
+    rows = np.flatnonzero(values)  # none is negative; most are zero, which would make a partition slow
+    held = values[rows]
+    least = floor_of_best(held, head)
+    among = held >= least
+    ranks = _ranks_within(held[among])
+    return rows[among], ranks, ranks, len(ranks) + 1 if least > 0.0 else 0
 
 
 def _vector_head(ranking: Ranking, head: int) -> _Head | None:

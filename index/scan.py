@@ -10,6 +10,7 @@ sixteen takes three times as long as for one.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ def scan(view: View, queries: list[Floats]) -> list[Scan]:
     """Multiply each query (dim,) with the first `vector_n` rows of the view's table. The products stand until this
     thread scans again."""
     n = view.vector_n
-    units = np.stack([_unit(query) for query in queries])
+    units = np.array([_unit(query) for query in queries])
     codes = view.codes
     coded = 0
     if n >= coding.CODES_MIN and coding.available():
@@ -82,17 +83,13 @@ def scan(view: View, queries: list[Floats]) -> list[Scan]:
 def scan_rows(view: View, query: Floats, rows: npt.NDArray[np.int64]) -> Scan | None:
     """The same of some rows, by number, for one query: (m,) each. None where that would be slower than float32."""
     n = view.vector_n
-    if kernels.loops is None or len(rows) < _ROWS_MIN or n < coding.CODES_MIN or (rows[1:] < rows[:-1]).any():
+    if kernels.loops is None or len(rows) < _ROWS_MIN or n < coding.CODES_MIN:
         return None
-    codes, unit = view.codes, _unit(query)
+    codes = view.codes
     codes.extend(view.blocks, n)
-    coded = int(rows.searchsorted(min(codes.n, n)))
-    values, errors, rest = codes.products_of(rows[:coded], unit)
-    if coded < len(rows):
-        with np.errstate(over="ignore", invalid="ignore"):
-            behind = np.dot(gather(view.blocks, rows[coded:]), unit.astype(np.float32))
-        values = np.concatenate((values, behind))
-        errors = np.concatenate((errors, np.zeros(len(behind), errors.dtype)))
+    if codes.n < n:
+        return None
+    values, errors, rest = codes.products_of(rows, _unit(query))
     return Scan(values, rest, errors)
 
 
@@ -126,7 +123,7 @@ def close_intervals_of_all(view: View, query: Floats) -> tuple[AnyFloats, AnyFlo
 
 
 def _unit(query: Floats) -> Floats:
-    length = float(np.sqrt((query * query).sum()))
+    length = math.sqrt(query.dot(query))
     return query / length if length else query
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import kernels
-from .blocks import BLOCK, Floats32, gather, room, used_bytes
+from .blocks import BLOCK, Floats32, addresses, gather, room, used_bytes
 from .codes import Codes
 from .shared import Arrays, whole
 
@@ -224,18 +224,27 @@ def is_unit(squared_length: float) -> bool:
     return abs(math.sqrt(squared_length) - 1.0) <= UNIT * 1.001
 
 
-def similarities(blocks: list[Floats32], rows: npt.NDArray[np.integer], query: Floats, metric: str) -> Floats:
+def similarities(
+    blocks: list[Floats32],
+    rows: npt.NDArray[np.integer],
+    query: Floats,
+    metric: str,
+    starts: Int64s | None = None,
+) -> Floats:
     """The similarity of each row to `query` (dim,) float64: the numbers that clients see.
 
     COSINE: the cosine, `query` a unit vector. IP: the inner product. L2: 1 / (1 + distance). Returns float64 (m,).
+    `starts` are the blocks' addresses, where they are known.
     """
     out = np.empty(len(rows), np.float64)
+    if kernels.loops is not None and kernels.sums_alike:
+        if starts is None:
+            starts = addresses(blocks)
+        kernels.loops.similarities(starts, BLOCK, np.ascontiguousarray(rows), query, _METRICS[metric], out)
+        return out
     for start in range(0, len(rows), _STEP):
         x = gather(blocks, rows[start : start + _STEP])
-        if kernels.loops is not None and kernels.sums_alike:
-            kernels.loops.similarities(x, query, _METRICS[metric], out[start : start + _STEP])
-        else:
-            out[start : start + _STEP] = _row_similarities(x.astype(np.float64), query, metric)
+        out[start : start + _STEP] = _row_similarities(x.astype(np.float64), query, metric)
     return out
 
 

@@ -16,7 +16,7 @@ fields 8, 1000 such hits (half of the fields floats, one a list) 5200, 1000 maps
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from .reply import (
@@ -44,7 +44,9 @@ _INT64_MAX: Final = 2**63 - 1
 _LINE_BREAKS: Final = str.maketrans("\r\n", "  ")
 _STATUS: Final = {status: f"+{status}\r\n".encode() for status in (OK, PONG, QUEUED)}
 # Made once, as adding three pieces takes 0.1 us and formatting them 0.13.
-_BULK_HEADERS: Final = [b"$%d\r\n" % length for length in range(1024)]
+_SHORT: Final = 1024
+_BULK_HEADERS: Final = [b"$%d\r\n" % length for length in range(_SHORT)]
+_ARRAY_HEADERS: Final = [b"*%d\r\n" % length for length in range(MANY)]
 _float_repr: Final = float.__repr__  # not repr(): a subclass may have its own
 
 
@@ -90,6 +92,11 @@ def _append(parts: list[bytes], reply: Any, proto: int, keys: dict[str, bytes]) 
     """Append a reply of any type. `keys` holds the map keys encoded so far: a list of hits repeats them."""
     scalars, prefixes = _SCALARS[proto], _PREFIXES[proto]
     kind = type(reply)
+    if kind is list or kind is tuple:
+        count = len(reply)
+        parts.append(_ARRAY_HEADERS[count] if count < MANY else b"*%d\r\n" % count)
+        _append_all(parts, reply, proto, keys)
+        return
     if kind not in prefixes:
         kind = _base(kind)
         if kind in scalars:
@@ -115,8 +122,17 @@ def _append(parts: list[bytes], reply: Any, proto: int, keys: dict[str, bytes]) 
 
     if kind is not Replies:
         parts.append(b"%b%d\r\n" % (prefixes[kind], len(reply)))
-    for item in reply:
-        scalar = scalars.get(type(item))
+    _append_all(parts, reply, proto, keys)
+
+
+def _append_all(parts: list[bytes], items: Iterable[Any], proto: int, keys: dict[str, bytes]) -> None:
+    scalars = _SCALARS[proto]
+    for item in items:
+        kind = type(item)
+        if kind is bytes and len(item) < _SHORT:
+            parts += _BULK_HEADERS[len(item)], item, CRLF  # _bulk, without a call
+            continue
+        scalar = scalars.get(kind)
         if scalar is not None:
             parts.append(scalar(item))
         else:
@@ -132,7 +148,7 @@ def _base(kind: type) -> type:
 
 def _bulk(data: bytes) -> bytes:
     length = len(data)
-    if length < 1024:
+    if length < _SHORT:
         return _BULK_HEADERS[length] + data + CRLF
     return b"".join((b"$%d\r\n" % length, data, CRLF))
 

@@ -76,7 +76,7 @@ class Ready:
 
 
 class Encoded(bytes):
-    """A reply in the client's protocol already: a thread encoded it, because it is large."""
+    """A reply, or a part of one, that is in the client's protocol already."""
 
     __slots__ = ()
 

@@ -70,7 +70,7 @@ def _begin(
     tries: int,
 ) -> Any:
     server = ctx.server
-    version, twin = memory.version, memory.copy(takes_room=True)
+    version, twin = memory.version, memory.copy()
     in_exec = ctx.in_exec
     made: list[tuple[list[Entry], int, bytes]] = []
 

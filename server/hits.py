@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from ..index.query import Hit, Result
 from ..index.view import View
+from ..protocol.reply import Encoded
 from .arguments import Words
 from .record_maps import RecordFlags, meta_map, pttl, vector_value
 
@@ -33,33 +33,61 @@ class HitFlags(RecordFlags):
         return True
 
 
-def hit_array(view: View, hit: Hit, flags: HitFlags) -> list[Any]:
-    """[id, key, text, meta, tags, vector, scores, explain], only what was asked for."""
-    slot = hit.slot
-    found: list[Any] = [view.ids[slot]]
+def hit_arrays(view: View, hits: list[Hit], flags: HitFlags) -> list[Any]:
+    """Of each [id, key, text, meta, tags, vector, scores, explain], only what was asked for; RESP2."""
+    slots = [hit.slot for hit in hits]
+    columns: list[list[Any]] = [[view.ids[slot] for slot in slots]]
     if flags.key is not None:
-        found.append(key_of(view, slot, flags.key))
+        columns.append([key_of(view, slot, flags.key) for slot in slots])
     if flags.text:
-        found.append(view.texts[slot])
+        columns.append([view.texts[slot] for slot in slots])
     if flags.meta:
-        found.append(view.metas[slot])
+        columns.append([view.metas[slot] for slot in slots])
     if flags.tags:
-        found.append(view.tags[slot])
+        columns.append([view.tags[slot] for slot in slots])
     if flags.vector:
-        found.append(vector_value(view, slot, flags.floats))
+        columns.append([vector_value(view, slot, flags.floats) for slot in slots])
     if flags.scores:
-        scores = ["score", decimal(hit.score)]
-        for name in ("keyword", "vector", "recency", "importance"):
-            value = getattr(hit, name)
-            if value is not None:
-                scores += [name, decimal(value)]
-        found.append(scores)
-    if hit.explain is not None:
-        found.append(hit.explain)
-    return found
+        columns.append([_scores(hit) for hit in hits])
+    if hits and hits[0].explain is not None:  # all have it, or none
+        columns.append([hit.explain for hit in hits])
+    return list(zip(*columns, strict=True))
 
 
-def hit_map(view: View, hit: Hit, flags: HitFlags) -> dict[str, Any]:
+def _scores(hit: Hit) -> Encoded:
+    """[score, n, keyword, n, ..], of the signals that there are."""
+    score = _number(hit.score)
+    words, count = f"$5\r\nscore\r\n{score}", 2
+    if hit.keyword is not None:
+        words += f"$7\r\nkeyword\r\n{score if hit.keyword == hit.score else _number(hit.keyword)}"
+        count += 2
+    if hit.vector is not None:
+        words += f"$6\r\nvector\r\n{score if hit.vector == hit.score else _number(hit.vector)}"
+        count += 2
+    if hit.recency is not None:
+        words += f"$7\r\nrecency\r\n{_number(hit.recency)}"
+        count += 2
+    if hit.importance is not None:
+        words += f"$10\r\nimportance\r\n{_number(hit.importance)}"
+        count += 2
+    return Encoded(f"*{count}\r\n{words}".encode())
+
+
+def _number(value: float) -> str:
+    """The bulk string of a number with 4 to 6 places, or of inf, -inf, nan."""
+    text = f"{value:.6f}"
+    if text[-1] == "0":
+        if text == "-0.000000":
+            text = text[1:]
+        text = text[:-2] if text[-2] == "0" else text[:-1]
+    return f"${len(text)}\r\n{text}\r\n"
+
+
+def hit_maps(view: View, hits: list[Hit], flags: HitFlags) -> list[dict[str, Any]]:
+    return [_hit_map(view, hit, flags) for hit in hits]
+
+
+def _hit_map(view: View, hit: Hit, flags: HitFlags) -> dict[str, Any]:
     """{id key score text importance created_at updated_at pttl ..}, numbers as doubles."""
     slot = hit.slot
     found: dict[str, Any] = {"id": view.ids[slot]}
@@ -106,13 +134,3 @@ def stats_map(result: Result, seconds: float) -> dict[str, Any]:
         "tier": result.tier,
         "usec": int(seconds * 1e6),
     }
-
-
-def decimal(value: float) -> str:
-    """A number with 4 to 6 places."""
-    if not math.isfinite(value):
-        return repr(value)
-    text = f"{value:.6f}"
-    if text == "-0.000000":
-        text = "0.000000"
-    return text[:-2] if text.endswith("00") else text.removesuffix("0")

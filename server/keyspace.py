@@ -40,8 +40,8 @@ class Keyspace:
     `touched(key)` is called after each change of a key (WATCH), `flushed(keys)` when all go at once,
     `announce(key, event)` for each record that expires, `key_expired(key)` for each key that does,
     `held(key)` says whether the time has not come for what is due at the key, `compactable(memory)` where dead rows
-    outnumber the live ones, `released(things)` with what nobody needs any more, the last references to memories and
-    lists.
+    outnumber the live ones or posting lists are to be merged, `released(things)` with what nobody needs any more, the
+    last references to memories and lists.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Keyspace:
         self.flushed: Callable[[Mapping[bytes, object]], None] = lambda keys: None
         self.announce: Callable[[bytes, bytes], None] = lambda key, event: None
         self.key_expired: Callable[[bytes], None] = lambda key: None
-        self.compactable: Callable[[Memory], None] = Memory.compact  # at once, until there is a loop to spare
+        self.compactable: Callable[[Memory], None] = Memory.tidy  # at once, until there is a loop to spare
         self.released: Callable[[list[Memory | list[Any]]], None] = lambda things: None  # they go at once
         self.held: Callable[[bytes], bool] = lambda key: False
         self.before_change: Callable[[Entry], None] | None = None  # a snapshot is being taken

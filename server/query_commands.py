@@ -15,7 +15,7 @@ from ..index.errors import BadMemory
 from ..index.filters import Clause
 from ..index.matches import Plan
 from ..index.memory import NEVER, Memory
-from ..index.query import Hit, Query, Result
+from ..index.query import Query, Result
 from ..index.settings import FUSIONS
 from ..index.side import KNOWN_TO
 from ..index.view import View, matching
@@ -29,7 +29,7 @@ from .embedded import read_with_vector, widened
 from .entries import Entry, Forget, Remove
 from .errors import CommandError, syntax_error
 from .filter_words import read_filter, read_tags
-from .hits import HitFlags, hit_array, hit_map, stats_map
+from .hits import HitFlags, hit_arrays, hit_maps, stats_map
 from .memory_commands import find, half_life, weights
 from .query_counts import count_query
 from .record_commands import check_vector, remove
@@ -220,9 +220,7 @@ def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:
     members = covered(ctx, "mem.query", key, memory, request.cascade)
     started = perf_counter_ns()
     # A RESP3 client sees maps; which of the two a RESP2 client sees is a setting. Decided now, not when it is ready.
-    build: Callable[[View, Hit, HitFlags], Any] = (
-        hit_map if ctx.proto == 3 or ctx.server.config["mem-hit-format"] == "map" else hit_array
-    )
+    shown = hit_maps if ctx.proto == 3 or ctx.server.config["mem-hit-format"] == "map" else hit_arrays
     flags = request.flags
     flags.key = key if request.cascade.asked else None
     query.counts = flags.stats
@@ -232,12 +230,13 @@ def _retrieve(ctx: Client, key: bytes, words: Words, query: Query) -> Any:
     def reply(view: View, result: Result) -> Any:
         if count_uses is not None:
             count_uses((view.key(hit.slot), view.ids[hit.slot]) for hit in result.hits)
-        hits = [build(view, hit, flags) for hit in result.hits]
+        count = len(result.hits)
+        hits = shown(view, result.hits, flags)
         if seen is not None:
-            seen.results, seen.tier = len(hits), result.tier
+            seen.results, seen.tier = count, result.tier
         took_ns = perf_counter_ns() - started
-        best = result.hits[0].score if hits and linear and result.tier != "like" else None
-        count_query(memory, now, took_ns, len(hits), best)
+        best = result.hits[0].score if count and linear and result.tier != "like" else None
+        count_query(memory, now, took_ns, count, best)
         return [hits, stats_map(result, took_ns / 1e9)] if flags.stats else hits
 
     return _answer(ctx, members, query, flags, reply)

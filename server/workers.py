@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..index.matches import Plan
-from ..index.memory import Compaction, Memory, run, run_together
+from ..index.memory import Memory, run, run_together
 from ..index.query import Result
 from ..protocol.encoder import encode_within
 from ..protocol.reply import Encoded
@@ -81,6 +81,8 @@ class Workers:
         """`finish(result of the query)`, a reply that costs so much `more`: now, or a future of it encoded."""
         if id(memory) in self._waiting:
             return self._queue(memory, plan, finish, proto)
+        if memory.wants_compaction:  # by what queries spent on segments of posting lists
+            self.compact(memory)
         cost = plan.cost + more  # which looks at what only one thread at a time may
         if cost > _COMPILED_COST and not self._loading:
             self._loading = True
@@ -153,7 +155,7 @@ class Workers:
 
     def _compact_next(self) -> None:
         memory = next(iter(self._compactions.values()))
-        compaction: Compaction = memory.compaction()
+        compaction = memory.compaction()
 
         def install(done: Future[Any]) -> None:
             del self._compactions[id(memory)]
@@ -161,6 +163,8 @@ class Workers:
                 error = done.exception()
                 if error is None:
                     compaction.install()
+                    if memory.wants_compaction:
+                        self._compactions[id(memory)] = memory
                 else:
                     log.error("compaction failed", exc_info=error)
                 if self._compactions:

@@ -544,19 +544,6 @@ def test_sizes_add_up_to_what_is_allocated(
     assert 0.85 * grown < told < 1.15 * grown
 
 
-def test_what_a_copy_replaced_is_let_go() -> None:
-    """Posting lists of which a twin has none any more do not stay for ever."""
-    with Running() as server:
-        wire, rng = server.wire(), random.Random(1)
-        wire("MEM.CREATE", "a", "MODE", "SEARCH")
-        _add(wire, "a", 2000, rng)
-        wire("COPY", "a", "b")
-        wire("DEL", "b")
-        _add(wire, "a", 500, rng, 2000)
-        postings = server.server.keyspace.memories[b"a"].table.postings
-        assert len(postings.lists()) == len({*postings._lists, *postings._shared})
-
-
 def test_sizes_of_very_many_copies() -> None:
     """Which are not all looked at for each of them."""
     with Running() as server:

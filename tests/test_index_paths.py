@@ -129,6 +129,7 @@ def test_large_and_small_paths_agree_to_the_bit(monkeypatch, metric):
     monkeypatch.setattr(ranking, "_CLOSE_MIN", 0)
     monkeypatch.setattr(matches, "PRUNE_MIN", 0)
     monkeypatch.setattr(codes, "CODES_MIN", 256)
+    monkeypatch.setattr(codes, "SCAN_CODES", 100)  # so the first scans find rows that have none yet
     assert answers(large, queries(2, metric)) == expected
     assert large.table.vectors.codes.n > 0
     assert answers_together(large, queries(2, metric)) == expected
@@ -191,6 +192,7 @@ def test_the_common_case_agrees_to_the_bit(monkeypatch, counts):
     monkeypatch.setattr(matches, "PRUNE_MIN", 0)
     monkeypatch.setattr(ranking, "_CLOSE_MIN", 4)
     monkeypatch.setattr(codes, "CODES_MIN", 256)
+    monkeypatch.setattr(codes, "SCAN_CODES", 100)  # so the first scans find rows that have none yet
     monkeypatch.setattr(rrf, "_HEAD_MIN", 16)
     for now in (memory_now, memory_now - 1, memory_now + 1):  # what is kept for a while is worked out at another time
         run(memory.plan(asked[1], now))

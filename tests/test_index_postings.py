@@ -1,24 +1,29 @@
-"""Posting lists and their copies: what one writes no other sees, whoever has the room behind a list; and the counts."""
+"""Posting lists in segments: what they hold, whatever is merged when; copies and readers see none of what comes."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recalld.index.postings import Postings, pack
+from recalld.index import postings as module
+from recalld.index.postings import Merge, Packed, PostingLists, Postings, pack
 
 TERMS = 6
-Model = dict[int, list[tuple[int, int]]]
+Held = dict[int, list[tuple[int, int]]]
 
 
 class Twin:
     """Postings, and what they should hold: (slot, halves) by term."""
 
-    def __init__(self, postings: Postings, held: Model, slots: int, alive: dict[int, list[int]]) -> None:
+    def __init__(self, postings: Postings, held: Held, slots: int, alive: dict[int, list[int]]) -> None:
         self.postings = postings
         self.held = held
         self.slots = slots
         self.alive = alive  # slot -> its terms
+        self.merge: Merge | None = None
 
     def extend(self, rows: list[list[int]]) -> None:
         slots, terms, halves = [], [], []
@@ -37,102 +42,151 @@ class Twin:
             np.ones(len(slots), np.bool_),
         )
 
-    def remove(self, number: int) -> None:
-        if self.alive:
-            slot = sorted(self.alive)[number % len(self.alive)]
-            self.postings.remove(self.alive.pop(slot))
+    def remove(self, numbers: list[int]) -> None:
+        chosen = sorted({sorted(self.alive)[number % len(self.alive)] for number in numbers if self.alive})
+        gone = [(slot, term) for slot in chosen for term in self.alive.pop(slot)]
+        if len(chosen) == 1:
+            self.postings.remove(chosen[0], np.array([term for _, term in gone], np.uint32))
+        else:
+            slots, terms = np.array(gone, np.int64).reshape(-1, 2).T
+            self.postings.remove_all(slots, terms.astype(np.uint32))
 
-    def copy(self, takes_room: bool) -> Twin:
+    def step(self) -> None:
+        """Go on with a merge."""
+        if self.merge is None:
+            if self.postings.wants_merge:
+                self.merge = self.postings.begin_merge()
+                self.merge.build()
+        else:
+            self.postings.end_merge(self.merge)
+            self.merge = None
+
+    def copy(self) -> Twin:
         held = {term: list(postings) for term, postings in self.held.items()}
-        return Twin(self.postings.copy(takes_room=takes_room), held, self.slots, dict(self.alive))
+        return Twin(self.postings.copy(), held, self.slots, dict(self.alive))
 
     def check(self) -> None:
-        postings = self.postings
+        found = self.postings.find([*range(TERMS), TERMS, -1])
+        assert found[TERMS:] == [None, None]
         for term in range(TERMS):
-            found = postings.get(term)
-            expected = self.held.get(term, [])
-            assert (found is None) == (not expected)
-            if found is not None:
-                data = found.data[: found.n]
-                assert list(zip((data >> 16).tolist(), (data & 0xFFFF).tolist(), strict=True)) == expected
-                assert found.df == sum(term in row for row in self.alive.values())
-                assert found.most == max(halves for _, halves in expected)
-        assert postings.live_terms == len({term for row in self.alive.values() for term in row})
-        self.check_counts()
+            assert read(found[term]) == self.held.get(term, [])
+            lists = found[term]
+            if lists is not None:
+                assert lists.df == sum(term in row for row in self.alive.values())
+                assert lists.most == max(halves for _, halves in self.held[term])
+                assert lists.n == len(self.held[term])
+        assert self.postings.live_terms == len({term for row in self.alive.values() for term in row})
+        assert self.postings.terms <= len(self.held)
+        assert self.postings.nbytes() > 0 or not self.held
 
-    def check_counts(self) -> None:
-        """What is counted for itself are the arrays that nobody else writes to; the rest it has in common."""
-        postings = self.postings
-        own = {
-            id(each.data): len(each.data)
-            for term, each in postings._lists.items()
-            if (shared := postings._shared.get(term)) is None
-            or each.data is not shared.data
-            or each.key is postings._key
-        }
-        assert postings._capacity + postings._taken == sum(own.values())
-        common = {id(each.data): len(each.data) for each in postings._shared.values() if id(each.data) not in own}
-        unused = postings._replaced - postings._taken
-        assert postings._shared_capacity - postings._taken >= sum(common.values()) - unused
-        assert 0 <= postings._taken <= postings._replaced <= postings._shared_capacity
+
+def read(lists: PostingLists | None) -> list[tuple[int, int]]:
+    return [] if lists is None else [(each >> 16, each & 0xFFFF) for data in lists.lists for each in data.tolist()]
 
 
 rows = st.lists(st.lists(st.integers(0, TERMS - 1), max_size=TERMS, unique=True).map(sorted), max_size=8)
 steps = st.one_of(
     st.tuples(st.just("extend"), st.integers(0, 9), rows),
-    st.tuples(st.just("remove"), st.integers(0, 9), st.integers(0, 99)),
-    st.tuples(st.just("copy"), st.integers(0, 9), st.booleans()),
-    st.tuples(st.just("drop"), st.integers(0, 9), st.none()),
+    st.tuples(st.just("remove"), st.integers(0, 9), st.lists(st.integers(0, 99), min_size=1, max_size=3)),
+    st.tuples(st.just("step"), st.integers(0, 9), st.none()),
+    st.tuples(st.just("copy"), st.integers(0, 9), st.none()),
 )
 
 
-@given(st.lists(steps, max_size=40), st.booleans())
-def test_copies_are_independent(script: list[tuple[str, int, object]], from_file: bool) -> None:
+@given(
+    st.lists(steps, max_size=40),
+    st.sampled_from(["", "from a file", "renumbered"]),
+    st.sampled_from([8, 40, 10_000]),
+    st.sampled_from([2, 8]),
+)
+def test_whatever_is_merged_when(script: list[tuple[str, int, Any]], begun: str, on_loop: int, ratio: int) -> None:
     first = Twin(Postings(), {}, 0, {})
-    if from_file:
+    if begun:
         first.extend([[0, 2], [2, 3], [1, 2, 4]])
-        listed = [(slot, term, halves) for term, held in first.held.items() for slot, halves in held]
-        slots, terms, halves = zip(*sorted(listed), strict=True)
+        listed = sorted((slot, term, halves) for term, held in first.held.items() for slot, halves in held)
+        slots, terms, halves = zip(*listed, strict=True)
         packed = pack(np.array(slots, np.int64), np.array(terms, np.uint32), np.array(halves, np.uint16))
+        if begun == "renumbered":
+            order = [4, 2, 0, 3, 1]
+            lists = np.split(packed.data, np.cumsum(packed.lengths)[:-1])
+            data = np.concatenate([lists[at] for at in order])
+            packed = Packed(packed.terms[order], packed.lengths[order], data)
         first.postings = Postings.restored(packed)
     twins = [first]
     seen: list[tuple[np.ndarray, list[int]]] = []  # what a reader holds, and what it was then
-    for name, which, what in script:
-        twin = twins[which % len(twins)]
-        if name == "extend":
-            twin.extend(what)
-        elif name == "remove":
-            twin.remove(what)
-        elif name == "copy" and len(twins) < 5:
-            twins.append(twin.copy(what))
-        elif name == "drop" and len(twins) > 1:
-            twins.remove(twin)
-        seen += [(each.data[: each.n], each.data[: each.n].tolist()) for each in twin.postings.lists()]
-        for each in twins:
-            each.check()
-        for data, then in seen:
-            assert data.tolist() == then
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_MERGED_ON_LOOP", on_loop)
+        patch.setattr(module, "_RATIO", ratio)
+        for name, which, what in script:
+            twin = twins[which % len(twins)]
+            if name == "copy":
+                twins = [*twins[-3:], twin.copy()]
+            elif what is None:
+                twin.step()
+            else:
+                getattr(twin, name)(what)
+            held = [lists.lists for lists in twin.postings.find(range(TERMS)) if lists is not None]
+            seen += [(data, data.tolist()) for lists in held for data in lists]
+            for each in twins:
+                each.check()
+            for data, then in seen:
+                assert data.tolist() == then
 
 
-def test_who_takes_the_room_writes_in_place() -> None:
+def test_a_term_is_in_few_segments() -> None:
+    """Some 90 000 postings come 40 at a time: each is copied a few times, and they are in one segment for each power of
+    eight."""
+    postings, copied, rng = Postings(), 0, np.random.default_rng(1)
+    for number in range(2300):
+        before = {id(each) for each in postings._segments}
+        slots = np.repeat(np.arange(number * 10, number * 10 + 10), 4)
+        terms = rng.integers(0, 300, 40).astype(np.uint32)
+        postings.extend(slots, terms, np.full(40, 2, np.uint16), np.ones(40, np.bool_))
+        copied += sum(len(each.data) for each in postings._segments if id(each) not in before)
+        assert len(postings._segments) <= 5
+    assert sum(len(each.data) for each in postings._segments) == 2300 * 40
+    assert copied < 25 * 2300 * 40
+    assert not postings.wants_merge
+
+
+def test_a_merge_too_large_for_the_loop_waits_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MERGED_ON_LOOP", 100)
     twin = Twin(Postings(), {}, 0, {})
-    twin.extend([[0]] * 3)
-    twin.extend([[0]])
-    before = twin.postings.get(0)
-    assert before is not None and len(before.data) > before.n
-    taker, other = twin.copy(True), twin.copy(False)
-    for each, in_place in ((other, False), (twin, False), (taker, True)):
-        each.extend([[0]])
-        each.check()
-        after = each.postings.get(0)
-        assert after is not None and (after.data is before.data) == in_place
-
-
-def test_what_is_replaced_is_let_go_of() -> None:
-    twin = Twin(Postings(), {}, 0, {})
-    twin.extend([[0, 1, 2]] * 20)
-    for _ in range(6):
-        twin = twin.copy(True)
-        twin.extend([[0, 1, 2]] * 20)
+    for _ in range(10):
+        twin.extend([[0, 1, 2]] * 10)
+    assert twin.postings.wants_merge and len(twin.postings._segments) > 2
+    twin.step()
+    assert not twin.postings.wants_merge
+    twin.remove([0, 5, 99])
+    twin.extend([[0, 3]] * 10)
     twin.check()
-    assert len(twin.postings.lists()) == 3
+    twin.step()
+    twin.check()
+    assert len(twin.postings._segments) == 2
+
+
+@pytest.mark.parametrize("on_loop", [100, 100_000])
+def test_queries_have_all_merged_in_the_end(monkeypatch: pytest.MonkeyPatch, on_loop: int) -> None:
+    """After as many as are worth it, and then no more."""
+    monkeypatch.setattr(module, "_MERGED_ON_LOOP", on_loop)
+    twin = Twin(Postings(), {}, 0, {})
+    for rows in (8_000, 300, 20):
+        twin.extend([[0, 1, 2]] * rows)
+        while twin.postings.wants_merge:
+            twin.step()
+            twin.step()
+    assert len(twin.postings._segments) == 3
+    asked = 0
+    while len(twin.postings._segments) > 1:
+        twin.postings.find([0])
+        asked += 1
+        if twin.postings.wants_merge:
+            assert on_loop == 100
+            twin.step()
+            twin.step()
+    assert asked == -(-8_320 * 3 // (2 * module._FOUND_COST))
+    assert not twin.postings.wants_merge
+    twin.check()
+    twin.extend([[0]])
+    twin.postings.find([0])
+    assert len(twin.postings._segments) == 2 and not twin.postings.wants_merge

@@ -78,10 +78,9 @@ def state(keyspace: Keyspace) -> dict[str, Any]:
     lists = {}
     if table.postings is not None:
         table.post()
-        for term in range(len(keyspace.vocabulary)):
-            posting = table.posting(term)
-            if posting is not None:
-                lists[term] = posting.data[: posting.n].tolist(), posting.df, posting.most
+        for term, held in enumerate(table.posting_lists(list(range(len(keyspace.vocabulary))))):
+            if held is not None:
+                lists[term] = np.concatenate(held.lists).tolist(), held.df, held.most
     vectors = table.vectors
     return {
         "rows": rows,
