@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from .analyzer import Document, Documents
 from .blocks import room, used_bytes
+from .common import Common
 from .estimates import Estimates
 from .filters import Columns
 from .postings import PostingLists, Postings
@@ -64,6 +65,7 @@ class Table:
         "__weakref__",
         "_cells",
         "_columns",
+        "_common",
         "_estimates",
         "_family",
         "by_id",
@@ -118,6 +120,7 @@ class Table:
         # `wide`, its bits as float64, and `narrow`, for `append`.
         self._cells: tuple[Any, Any, Any] | None = None
         self._columns: Columns | None = None
+        self._common: Common | None = None  # from the first metadata or tags on
         self._estimates: Estimates | None = None
         self._family: Family | None = None
 
@@ -230,8 +233,8 @@ class Table:
         narrow[TERMS_END, slot] = end
         self.ids.append(record_id)
         self.texts.append(text)
-        self.metas.append(meta)
-        self.tags.append(tags)
+        self.metas.append(self._kept(meta) if meta else meta)
+        self.tags.append(self._kept(tags) if tags else tags)
         if self.side is not None:
             assert extra is not None
             self.side.append(slot, extra)
@@ -239,7 +242,7 @@ class Table:
             self.by_id[record_id] = slot
         else:
             self.versions.setdefault(record_id, {})[slot] = None
-        self.held_bytes += _object_bytes(record_id, text, meta, tags)
+        self.held_bytes += _object_bytes(record_id, text)
         self.live += 1
         self.total_len += words.doc_len
         self.n = slot + 1
@@ -285,10 +288,10 @@ class Table:
             narrow[VROW, has] = self.vectors.append_all(rows) + np.arange(len(rows))
         self.ids += ids
         self.texts += texts
-        self.metas += metas
-        self.tags += tags
+        self.metas += [self._kept(meta) if meta else meta for meta in metas]
+        self.tags += [self._kept(each) if each else each for each in tags]
         self.by_id.update(zip(ids, range(slot, n), strict=True))
-        self.held_bytes += sum(map(_object_bytes, ids, texts, metas, tags))
+        self.held_bytes += sum(map(_object_bytes, ids, texts))
         self.live += len(ids)
         self.total_len += int(words.doc_lens.sum())
         self.n = n
@@ -451,10 +454,8 @@ class Table:
         twin.total_len = int(twin.narrow[DOC_LEN].sum(dtype=np.int64))
         twin.ids = [self.ids[slot] for slot in slots]
         twin.texts = [self.texts[slot] for slot in slots]
-        twin.metas = [self.metas[slot] for slot in slots]
-        twin.tags = [self.tags[slot] for slot in slots]
         twin._number()
-        twin.held_bytes = sum(map(_object_bytes, twin.ids, twin.texts, twin.metas, twin.tags))
+        twin._hold([self.metas[slot] for slot in slots], [self.tags[slot] for slot in slots])
         twin.order = self.order
         twin.postings = None
         twin.posted = 0
@@ -484,6 +485,21 @@ class Table:
         twin.vectors = VectorTable(settings.dim, settings.metric)
         twin.narrow[VROW] = -1
         return twin
+
+    def _kept(self, words: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """A row's metadata or tags, as they are kept."""
+        if self._common is None:
+            self._common = Common()
+        found, size = self._common.kept(words)
+        self.held_bytes += size
+        return found
+
+    def _hold(self, metas: list[tuple[bytes, ...]], tags: list[tuple[bytes, ...]]) -> None:
+        """Keep these of all rows, and count the rows' values."""
+        self._common = None
+        self.held_bytes = sum(map(_object_bytes, self.ids, self.texts))
+        self.metas = [self._kept(each) if each else each for each in metas]
+        self.tags = [self._kept(each) if each else each for each in tags]
 
     def _number(self) -> None:
         """Make `by_id` and `versions` of all rows, which are live."""
@@ -523,10 +539,10 @@ class Table:
         """
         table = cls(settings, indexed)
         n = table.n = table.live = len(ids)
-        table.ids, table.texts, table.metas, table.tags = ids, texts, metas, tags
+        table.ids, table.texts = ids, texts
         table.side = side
         table._number()
-        table.held_bytes = sum(map(_object_bytes, ids, texts, metas, tags))
+        table._hold(metas, tags)
         if n:
             created, updated, deadline, serial, importance = wide
             table.wide = np.empty((6, n), np.int64)
@@ -610,22 +626,16 @@ class Table:
         if self._family is not None or self.n >= _SAMPLED_MIN:  # of few, one that somebody just looks at would tell
             objects = int(objects * own_part(self.texts))
         total += objects + used_bytes(self.wide, self.n * 48)
+        total += 0 if self._common is None else self._common.nbytes()
         containers = (self, self.ids, self.texts, self.metas, self.tags, self.by_id, self.versions)
         # A dictionary with one slot or a few; ended versions are all rows but the current ones.
         total += 224 * len(self.versions) + 40 * (self.live - len(self.by_id))
         return total + sum(map(getsizeof, containers)) + self.order.nbytes()
 
 
-def _object_bytes(record_id: bytes, text: bytes, meta: tuple[bytes, ...], tags: tuple[bytes, ...]) -> int:
-    """What one row's values take: a bytes object is 33 and its length, a tuple 40 and 8 for each reference, both
-    rounded up to 16."""
-    total = (48 + len(record_id) & -16) + (48 + len(text) & -16)
-    for words in (meta, tags):
-        if words:
-            total += 48 + 8 * len(words) & -16
-            for word in words:
-                total += 48 + len(word) & -16
-    return total
+def _object_bytes(record_id: bytes, text: bytes) -> int:
+    """What two of a row's values take: a bytes object is 33 and its length, rounded up to 16."""
+    return (48 + len(record_id) & -16) + (48 + len(text) & -16)
 
 
 def _grown(array: Any) -> Any:
