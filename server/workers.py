@@ -2,7 +2,8 @@
 
 Rule 1: a job works on a view, so it may run at any later moment and still answers for the moment it was made.
 Rule 2: jobs of one memory never run at the same time: what comes while a batch runs is the next batch. The caches of
-        encoded columns and codes rely on it, and the queries of a batch share one pass over the vectors.
+        encoded columns and codes rely on it, and the queries of a batch share one pass over the vectors. Between two
+        batches the replies of the first leave: else those whose clients ask again at once would be in the one after.
 Rule 3: a cheap job of an idle memory runs at once on the loop: handing over would cost more than it takes. So does a
         short query that comes alone; where several come in one turn of the loop, those of one memory run together.
 
@@ -129,10 +130,6 @@ class Workers:
         running.add_done_callback(lambda done: self._finished(memory, batch, done))
 
     def _finished(self, memory: Memory, batch: list[_Work], done: Future[Any]) -> None:
-        waiting = self._waiting.pop(id(memory))
-        if waiting and not done.cancelled():
-            self._waiting[id(memory)] = []
-            self._start(memory, waiting)
         outcomes = [None] * len(batch) if done.cancelled() else done.result()
         for work, outcome in zip(batch, outcomes, strict=True):
             future = work.future
@@ -144,6 +141,19 @@ class Workers:
                 future.set_exception(outcome[1])
             else:
                 future.set_result(outcome[0])
+        if done.cancelled():
+            del self._waiting[id(memory)]
+            return
+        # In the next turn of the loop the replies leave, and what is asked upon them is read before the one after it.
+        loop = self._server.loop
+        loop.call_soon(loop.call_soon, self._next, memory)
+
+    def _next(self, memory: Memory) -> None:
+        """Start the batch of what has come meanwhile."""
+        waiting = self._waiting.pop(id(memory))
+        if waiting:
+            self._waiting[id(memory)] = []
+            self._start(memory, waiting)
 
     def compact(self, memory: Memory) -> None:
         """Compact a large memory in a thread, one after another: more would take the threads from the queries."""
