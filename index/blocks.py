@@ -16,6 +16,8 @@ T = TypeVar("T", bound=np.generic)
 BLOCK = 4096
 # So many rows are fetched one by one: less than what it costs to sort them by block.
 _SINGLY = 24
+# One for all small memories, of which there may be a hundred thousand.
+_NO_BLOCKS: tuple[Any, npt.NDArray[np.int64]] = None, np.zeros(0, np.int64)
 # An array from this size on is mapped by itself: what was never written takes nothing.
 _LARGE = 128 << 10
 
@@ -55,7 +57,7 @@ class Addresses:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: tuple[Any, npt.NDArray[np.int64]] = None, np.zeros(0, np.int64)
+        self._known = _NO_BLOCKS
 
     def of(self, blocks: list[npt.NDArray[T]]) -> npt.NDArray[np.int64]:
         known, found = self._known
