@@ -148,18 +148,33 @@ class Codes:
             for start in range(first, last, BLOCK):
                 end = min(start + BLOCK, last)
                 rows = self._slabs[start // _SLAB][start % _SLAB :][: end - start]
-                dots = np.asarray(numkong.dots_packed(rows, packed))
-                if loops is not None:
-                    loops.scale_products(dots, self.scales[start:end], steps, start, out)
-                    continue
-                part = out[:, start:end]
-                # int32 to floating and transposed in one step: twice as fast as a product of mixed types.
-                np.copyto(part, dots.T, casting="same_kind")
-                part *= self.scales[start:end]
-                part *= steps.astype(self.scales.dtype)[:, None]
+                _scale(np.asarray(numkong.dots_packed(rows, packed)), self.scales[start:end], steps, start, out)
 
         split(n, BLOCK, multiply)
         return rests
+
+    def products_of_rows(self, rows: npt.NDArray[np.int64], units: Floats) -> tuple[AnyFloats, AnyFloats, Floats]:
+        """The same for some coded rows, ascending, and several queries, (m, dim), for which they are read once:
+        (products (m, rows), the rows' errors, |r| of each query)."""
+        codes, steps, rests = _coded_queries(units)
+        packed = numkong.dots_pack(codes)
+        out = np.empty((len(units), len(rows)), self.scales.dtype)
+        scales = self.scales[rows]
+
+        def multiply(first: int, last: int) -> None:
+            held = np.empty((min(BLOCK, last - first), self.dim), np.int8)
+            for start in range(first, last, BLOCK):
+                part = rows[start : min(start + BLOCK, last)]
+                numbers = range(int(part[0]) // _SLAB, int(part[-1]) // _SLAB + 1)
+                cuts = np.searchsorted(part, [number * _SLAB for number in (*numbers, numbers.stop)]).tolist()
+                for number, begin, end in zip(numbers, cuts, cuts[1:], strict=False):
+                    within = part[begin:end] - number * _SLAB
+                    np.take(self._slabs[number], within, axis=0, out=held[begin:end], mode="clip")
+                dots = np.asarray(numkong.dots_packed(held[: len(part)], packed))
+                _scale(dots, scales[start : start + len(part)], steps, start, out)
+
+        split(len(rows), BLOCK, multiply)
+        return out, self.errors[rows], rests
 
     def products_of(self, rows: npt.NDArray[np.int64], unit: Floats) -> tuple[AnyFloats, AnyFloats, float]:
         """The same for some coded rows and one query (dim,), by a compiled loop (kernels.py): (products,
@@ -188,6 +203,18 @@ class Codes:
         for number, slab in enumerate(self._slabs):
             found["codes", whole(slab)] = used_bytes(slab, min(_SLAB, n - _SLAB * number) * self.dim)
         return found
+
+
+def _scale(dots: npt.NDArray[np.int32], scales: AnyFloats, steps: Floats, start: int, out: AnyFloats) -> None:
+    """Integer products (rows, m) into out[:, start:], in the units of rows and queries."""
+    if kernels.loops is not None:
+        kernels.loops.scale_products(dots, scales, steps, start, out)
+        return
+    part = out[:, start : start + len(dots)]
+    # int32 to floating and transposed in one step: twice as fast as a product of mixed types.
+    np.copyto(part, dots.T, casting="same_kind")
+    part *= scales
+    part *= steps.astype(scales.dtype)[:, None]
 
 
 def _coded_queries(units: Floats) -> tuple[npt.NDArray[np.int8], Floats, Floats]:

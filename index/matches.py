@@ -256,7 +256,7 @@ class Matches:
         if self.slots is None or not every or view.masked:
             self.vrow_s = self.column(view.vrow)
         self.has: Bools | None = None if every else self.vrow_s >= 0
-        rows = self.vrow_s if self.has is None else self.vrow_s[self.has]
+        rows = self.rows
         if len(rows) > self.query.max_scan:
             raise BadMemory(
                 f"a scan of {len(rows)} vectors exceeds mem-max-scan ({self.query.max_scan}); raise it or narrow the"
@@ -274,7 +274,17 @@ class Matches:
             low, high = self._close_of_rows(rows)
             self._enclosed = self._spaced(low), self._spaced(high)
         else:
-            self.found, self.by_place, self.coarse = found, True, True
+            self.take_rows(found)
+
+    @property
+    def rows(self) -> Int64s:
+        """The numbers of the vectors of the matching rows."""
+        rows: Int64s = self.vrow_s if self.has is None else self.vrow_s[self.has]
+        return rows
+
+    def take_rows(self, found: Scan) -> None:
+        """Go on with these products of `rows`."""
+        self.found, self.by_place, self.coarse = found, True, True
 
     def take_scan(self, found: Scan) -> None:
         """Go on with these products of all vectors."""
@@ -288,14 +298,12 @@ class Matches:
         if self._enclosed is None:
             assert self.vector is not None and self.found is not None
             if self.by_place:
-                rows = self.vrow_s if self.has is None else self.vrow_s[self.has]
-                low, high = intervals(self.view, self.vector, self.found, rows)
+                low, high = intervals(self.view, self.vector, self.found, self.rows)
                 self._enclosed = self._spaced(low), self._spaced(high)
                 return self._enclosed
             low, high = intervals(self.view, self.vector, self.found)
             if self.slots is not None or self.has is not None:
-                rows = self.vrow_s if self.has is None else self.vrow_s[self.has]
-                low, high = low[rows], high[rows]
+                low, high = low[self.rows], high[self.rows]
             self._enclosed = self._spaced(low), self._spaced(high)
         return self._enclosed
 

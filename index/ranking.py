@@ -23,7 +23,7 @@ from .errors import BadMemory
 from .matches import ROUNDING32, AnyFloats, Bools, Floats, Int64s, Matches, Plan
 from .parallel import each
 from .query import Hit, Result
-from .scan import reach, scan
+from .scan import reach, scan, scan_same_rows
 from .selection import floor_of_best
 from .word_page import word_page
 
@@ -33,6 +33,8 @@ _CLOSE_MIN = 32
 _CLOSE_MIN_COMPILED = 256
 # Products of one scan at most, in numbers: how many queries share it is limited by that.
 _SCAN_PRODUCTS = 16 << 20
+# Queries that run together and whose filters leave the same rows, one in so many or fewer, share a pass over those.
+_SAME_ROWS_BELOW = 2
 # A heap is how compiled loops find the best; for more than so many numpy is faster.
 _HEAP_MAX = 512
 _NONE32: Any = np.zeros(0, np.float32)
@@ -86,23 +88,56 @@ def _run_together(plans: Sequence[Plan]) -> list[Result | Exception]:
             answers[number] = error
     while scanning:
         view = scanning[0][1].view
-        most = max(1, _SCAN_PRODUCTS // max(1, view.vector_n))
-        group = [each for each in scanning if each[1].view.same_rows(view)][:most]
+        group = [each for each in scanning if each[1].view.same_rows(view)]
         scanning = [each for each in scanning if each not in group]
-        # Later views of a table have the rows of earlier ones before their own.
-        widest = max((ranking.view for _, ranking in group), key=lambda view: view.vector_n)
-        found = scan(widest, [ranking.vector for _, ranking in group if ranking.vector is not None])
-
-        def answer(at: int, group: Any = group, found: Any = found) -> None:
-            number, ranking = group[at]
-            try:
-                ranking.take_scan(found[at])
-                answers[number] = ranking.result()
-            except Exception as error:
-                answers[number] = error
-
-        each(len(group), answer, rows=widest.vector_n)
+        most = max(1, _SCAN_PRODUCTS // max(1, view.vector_n))
+        for part, rows in _parts(group):
+            for start in range(0, len(part), most):
+                _answer_scanning(part[start : start + most], rows, answers)
     return answers
+
+
+_Part = list[tuple[int, "Ranking"]]
+
+
+def _parts(group: _Part) -> list[tuple[_Part, Int64s | None]]:
+    """Those that leave the same rows, few enough to be read alone, as queries with the same filter do; the others."""
+    parts: list[tuple[_Part, Int64s]] = []
+    others: _Part = []
+    for number, ranking in group:
+        rows = ranking.rows
+        if len(rows) * _SAME_ROWS_BELOW > ranking.view.vector_n:
+            others.append((number, ranking))
+            continue
+        same = next((part for part, known in parts if np.array_equal(known, rows)), None)
+        if same is None:
+            parts.append(([(number, ranking)], rows))
+        else:
+            same.append((number, ranking))
+    others += [part[0] for part, _ in parts if len(part) == 1]
+    return [*((part, rows) for part, rows in parts if len(part) > 1), (others, None)]
+
+
+def _answer_scanning(part: _Part, rows: Int64s | None, answers: list[Result | Exception]) -> None:
+    """Answer these queries of one table by one pass, over `rows` where that is all that they are about."""
+    vectors = [ranking.vector for _, ranking in part if ranking.vector is not None]
+    # Later views of a table have the rows of earlier ones before their own.
+    widest = max((ranking.view for _, ranking in part), key=lambda view: view.vector_n)
+    of_rows = None if rows is None else scan_same_rows(widest, vectors, rows.astype(np.int64, copy=False))
+    found = scan(widest, vectors) if of_rows is None else of_rows
+
+    def answer(at: int) -> None:
+        number, ranking = part[at]
+        try:
+            if of_rows is None:
+                ranking.take_scan(found[at])
+            else:
+                ranking.take_rows(found[at])
+            answers[number] = ranking.result()
+        except Exception as error:
+            answers[number] = error
+
+    each(len(part), answer, rows=len(found[0].values))
 
 
 class Ranking(Matches):

@@ -93,6 +93,19 @@ def scan_rows(view: View, query: Floats, rows: npt.NDArray[np.int64]) -> Scan | 
     return Scan(values, rest, errors)
 
 
+def scan_same_rows(view: View, queries: list[Floats], rows: npt.NDArray[np.int64]) -> list[Scan] | None:
+    """The same of some rows, ascending, for several queries. None where there are no codes."""
+    n = view.vector_n
+    if n < coding.CODES_MIN or not coding.available():
+        return None
+    codes = view.codes
+    codes.extend(view.blocks, n)
+    if codes.n < n:
+        return None
+    values, errors, rests = codes.products_of_rows(rows, np.array([_unit(query) for query in queries]))
+    return [Scan(row, rest, errors) for row, rest in zip(values, rests.tolist(), strict=True)]
+
+
 def intervals(
     view: View, query: Floats, found: Scan, rows: npt.NDArray[np.integer] | None = None
 ) -> tuple[AnyFloats, AnyFloats]:

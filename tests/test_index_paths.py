@@ -286,3 +286,58 @@ def test_what_one_query_reads_another_does_not_write_over():
     estimates.fixed(updated, importance, 200, 7.0, (1.0, 0.5))
     estimates.fixed(updated, importance, 200, 50.0, (0.1, 0.0))
     assert (fixed == before).all()
+
+
+@pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize("metric", ["COSINE", "L2", "IP"])
+def test_queries_with_the_same_filter_share_a_pass(monkeypatch, metric):
+    """Over several slabs of codes and blocks of rows, dead ones among them, some without a vector; with others beside
+    them that have another filter or none, and as of moments before and after a write."""
+    monkeypatch.setattr(codes, "_SLAB", 8192)
+    memory = Memory(Settings(dim=DIM, metric=metric), Vocabulary(), 0)
+    rng = np.random.default_rng(3)
+    values = rng.choice(4, 18_000, p=[0.3, 0.3, 0.3, 0.1]).tolist()
+
+    def put(number: int) -> None:
+        vector = rng.standard_normal(DIM)
+        stored = normalised(vector) if metric == "COSINE" else vector * 10.0 ** rng.integers(-2, 3)
+        blob = b"" if number % 10 == 0 else stored.astype("<f4").tobytes()
+        times = {"created_at": 1, "updated_at": number % 7, "deadline": NEVER, "at": 9}
+        meta = (b"kind", b"%d" % values[number])
+        memory.put(b"%d" % number, b"word%d" % (number % 60), blob, meta, (), importance=0.5, max_words=9, **times)
+
+    for number in range(17_900):
+        put(number)
+    memory.remove_all([b"%d" % number for number in range(0, 17_000, 17)], 9)
+    shared, scan_same_rows = [], ranking.scan_same_rows
+
+    def noted(view, asked, rows):
+        shared.append(len(asked))
+        return scan_same_rows(view, asked, rows)
+
+    monkeypatch.setattr(ranking, "scan_same_rows", noted)
+    kept = [[clause(b"kind", b"EQ", b"%d" % kind)] for kind in range(3)]
+    plans, alone = [], []
+    for number in range(14):
+        vector = rng.standard_normal(DIM)
+        query = Query(
+            kind=["vector", "fused"][number % 2],
+            text=b"word7 word12" if number % 2 else None,
+            vector=normalised(vector) if metric == "COSINE" else vector,
+            fusion=["LINEAR", "LINEAR", "RRF"][number % 3],
+            top_k=int(rng.integers(1, 80)),
+            filters=[*kept, []][[0, 0, 1, 0, 1, 3][number % 6]],
+        )
+        plans.append(memory.plan(query, 9))
+        alone.append(run(memory.plan(query, 9)))
+        if number == 7:
+            for late in range(17_900, 18_000):
+                put(late)
+    together = run_together(plans)
+    for one, other in zip(alone, together, strict=True):
+        assert list(map(tuple_of, one.hits)) == list(map(tuple_of, other.hits))
+    assert sorted(shared) == [2, 2, 3, 5]  # of either moment
+
+
+def tuple_of(hit) -> tuple:
+    return hit.slot, hit.score, hit.keyword, hit.vector, hit.recency
