@@ -24,11 +24,12 @@ import numpy as np
 from . import ranking
 from .analyzer import Analyzer, Document, QueryTerm, Vocabulary, analyzer_for, no_words
 from .columns import DEAD_AT, DEADLINE, SERIAL, VROW, Table
+from .compaction import Compaction, Merging, is_worth, wants_tidying
 from .entities import Entities, Entity
 from .fact_index import FactIndex
 from .matches import Plan
 from .moment import Moment
-from .postings import PostingLists, Postings
+from .postings import PostingLists
 from .query import Query
 from .retention import Parts, Picks, Place, Uses, bytes_of_rows, parts, record_bytes
 from .settings import ALL, Settings
@@ -40,8 +41,6 @@ from .view import View
 __all__ = ["NEVER", "Memory", "run", "run_together"]
 
 _NO_WORDS = Document([], [], 0)
-# Dead rows that are worth a compaction, beside "more than the live ones".
-_COMPACT_MIN = 64
 # Above so many rows, or bytes of vectors, a compaction takes longer than the loop may: a thread does it (`compaction`).
 COMPACT_ON_LOOP = 5_000
 _COMPACT_ON_LOOP_BYTES = 8 << 20
@@ -1098,12 +1097,12 @@ class Memory:
     def wants_compaction(self) -> bool:
         """Whether dead rows outnumber the live ones so that `compacted` pays, or posting lists are to be merged."""
         past = self.past
-        return _wants_tidying(self.table) or (past is not None and _wants_tidying(past))
+        return wants_tidying(self.table) or (past is not None and wants_tidying(past))
 
     def _compact_if_worth(self) -> None:
         for table in self._tables():
             if (
-                _is_worth(table)
+                is_worth(table)
                 and table.n <= COMPACT_ON_LOOP
                 and table.n * self.settings.dim * 4 <= _COMPACT_ON_LOOP_BYTES
             ):
@@ -1131,7 +1130,7 @@ class Memory:
         """Begin what a thread is to do: a compaction of `table`, of `past` where that alone needs it, or where none
         does a merge."""
         for table in self._tables():
-            if _is_worth(table):
+            if is_worth(table):
                 return Compaction(self, table)
         for table in self._tables():
             if table.postings is not None and table.postings.wants_merge:
@@ -1160,59 +1159,6 @@ def _carry_uses(source: Table, old: int, target: Table, slot: int) -> None:
         if target.uses is None:
             target.uses = Uses(target.n)
         target.uses.carry(slot, source.uses, old)
-
-
-def _is_worth(table: Table) -> bool:
-    return table.n - table.live > max(_COMPACT_MIN, table.live)
-
-
-def _wants_tidying(table: Table) -> bool:
-    return _is_worth(table) or (table.postings is not None and table.postings.wants_merge)
-
-
-class Merging:
-    """A merge of posting lists, in the steps of a compaction."""
-
-    def __init__(self, postings: Postings) -> None:
-        self._postings = postings
-        self._merge = postings.begin_merge()
-
-    def build(self) -> None:
-        self._merge.build()
-
-    def install(self) -> None:
-        self._postings.end_merge(self._merge)
-
-
-class Compaction:
-    """A compaction in three steps: begun on the loop, `build` in a thread, `install` on the loop."""
-
-    def __init__(self, memory: Memory, table: Table) -> None:
-        self._memory = memory
-        self._old = table
-        self._n = table.n
-        self._sequence = table.sequence
-
-    def build(self) -> None:
-        self._new, self._kept = self._old.compacted(self._n, self._sequence)
-
-    def install(self) -> None:
-        """Bring what changed meanwhile over and swap."""
-        memory, old, new = self._memory, self._old, self._new
-        if old.side is not None and new.side is None:  # it has come since
-            new.side = old.side.taken(self._kept)
-        new.uses = None if old.uses is None else old.uses.taken(self._kept)  # as they are now
-        dead_at = old.wide[DEAD_AT]
-        died = np.flatnonzero((dead_at[: self._n] > self._sequence) & (dead_at[: self._n] != NEVER))
-        for slot, place in zip(died.tolist(), np.searchsorted(self._kept, died).tolist(), strict=True):
-            if new.by_id.get(old.ids[slot]) == place:
-                del new.by_id[old.ids[slot]]
-            new.kill(place)
-        for slot in range(self._n, old.n):
-            if dead_at[slot] != NEVER:
-                continue
-            memory._move(old, slot, new, old.extra(slot))
-        memory._swap(old, new)
 
 
 def size(thing: Memory | list[Any]) -> int:
