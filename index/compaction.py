@@ -43,6 +43,10 @@ class Merging:
     def install(self) -> None:
         self._postings.end_merge(self._merge)
 
+    def abandon(self) -> None:
+        """Instead of `install`, where `build` failed."""
+        self._postings.abandon_merge()
+
 
 class Compaction:
     """A compaction in three steps: begun on the loop, `build` in a thread, `install` on the loop."""
@@ -73,3 +77,6 @@ class Compaction:
                 continue
             memory._move(old, slot, new, old.extra(slot))
         memory._swap(old, new)
+
+    def abandon(self) -> None:
+        """Instead of `install`, where `build` failed: nothing has changed."""

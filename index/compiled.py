@@ -283,7 +283,7 @@ def pairwise_sum(values: Array, start: int, count: int) -> Any:
         total = ((a + b) + (c + d)) + ((e + f) + (g + h))
         for i in range(count - count % 8, count):
             total += part[i]
-        return total
+        return total + 0.0  # numpy begins with 0.0, so never -0.0
     half = count // 2
     half -= half % 8
     return pairwise_sum(values, start, half) + pairwise_sum(values, start + half, count - half)

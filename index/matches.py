@@ -149,7 +149,7 @@ class Matches:
         self.words = Keyword(plan) if query.text is not None else None
         self.vector = query.vector
         self.centroid = 0.0
-        if self.vector is not None and settings.metric == "COSINE" and query.kind == "fused":
+        if self.vector is not None and settings.metric == "COSINE" and (query.kind == "fused" or query.explain):
             self.centroid = centroid_similarity(view.vector_sum, view.vector_live, self.vector)
         self._enclosed: tuple[AnyFloats, AnyFloats] | None = None
         self.found: Scan | None = None

@@ -7,8 +7,8 @@ never knows what was once deleted.
 The lists of a run of rows are a segment: arrays that never change (but for its counts of live records), made at once
 when some hundred rows have come. Segments follow one another as the rows do, and small ones are merged, each into one
 at most `_RATIO` times as large, so that a term is in few of them and a posting is copied a few times in its life. Once
-queries have spent as much time on looking in several as a merge of all takes, all are merged. A merge that would hold
-up the loop is done in a thread (`Merge`).
+queries have spent as much time on looking in several as a merge of all takes, all are merged. That, and a merge that
+would hold up the loop, is done in a thread (`Merge`).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Postings:
         self._segments: list[Segment] = []
         self._merging = 0  # so many of the first may be in a merge that goes on
         self._spent = 0  # by queries since all were merged, as postings
-        self.wants_merge = False  # whether there is one that is too large for the loop
+        self.wants_merge = False  # whether there is one that a thread is to do
 
     @classmethod
     def restored(cls, packed: Packed) -> Postings:
@@ -214,12 +214,7 @@ class Postings:
     def _spend(self) -> None:
         self._spent += _FOUND_COST * (len(self._segments) - 1)
         total = sum([len(each.data) for each in self._segments])
-        if self._spent < total:
-            return
-        if total <= _MERGED_ON_LOOP:
-            self._merge(0)
-            self._spent = 0
-        self.wants_merge = len(self._segments) > 1
+        self.wants_merge = self.wants_merge or self._spent >= total
 
     def _merge(self, begin: int) -> None:
         merge = Merge(self._segments[begin:])
@@ -244,6 +239,10 @@ class Postings:
             begin, self._spent = 0, 0
         self._merging, self.wants_merge = len(self._segments), False
         return Merge(self._segments[begin:])
+
+    def abandon_merge(self) -> None:
+        """It could not be done."""
+        self._merging = 0
 
     def end_merge(self, merge: Merge) -> None:
         begin = self._segments.index(merge.segments[0])

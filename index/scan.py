@@ -94,9 +94,10 @@ def scan_rows(view: View, query: Floats, rows: npt.NDArray[np.int64]) -> Scan | 
 
 
 def scan_same_rows(view: View, queries: list[Floats], rows: npt.NDArray[np.int64]) -> list[Scan] | None:
-    """The same of some rows, ascending, for several queries. None where there are no codes."""
+    """The same of some rows for several queries. None where there are no codes, or the rows do not ascend, as after a
+    change of model they may not."""
     n = view.vector_n
-    if n < coding.CODES_MIN or not coding.available():
+    if n < coding.CODES_MIN or not coding.available() or (rows[1:] < rows[:-1]).any():
         return None
     codes = view.codes
     codes.extend(view.blocks, n)

@@ -192,6 +192,9 @@ def _answer(
     if embeds and not by_words:
         query.text = None
     plan = cascade.plan(members, query, ctx.now)
+    for member in members.values():
+        if member.wants_compaction:  # by what queries spent on segments of posting lists
+            ctx.server.workers.compact(member)
     # A vector as words is some 0.4 microseconds a number.
     shown = query.top_k * memory.settings.dim * 2000 if flags.floats else 0
     proto = ctx.proto

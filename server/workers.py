@@ -82,8 +82,6 @@ class Workers:
         """`finish(result of the query)`, a reply that costs so much `more`: now, or a future of it encoded."""
         if id(memory) in self._waiting:
             return self._queue(memory, plan, finish, proto)
-        if memory.wants_compaction:  # by what queries spent on segments of posting lists
-            self.compact(memory)
         cost = plan.cost + more  # which looks at what only one thread at a time may
         if cost > _COMPILED_COST and not self._loading:
             self._loading = True
@@ -169,16 +167,19 @@ class Workers:
 
         def install(done: Future[Any]) -> None:
             del self._compactions[id(memory)]
-            if not done.cancelled():
-                error = done.exception()
-                if error is None:
-                    compaction.install()
-                    if memory.wants_compaction:
-                        self._compactions[id(memory)] = memory
-                else:
-                    log.error("compaction failed", exc_info=error)
-                if self._compactions:
-                    self._compact_next()
+            if done.cancelled():
+                compaction.abandon()
+                return
+            error = done.exception()
+            if error is None:
+                compaction.install()
+                if memory.wants_compaction:
+                    self._compactions[id(memory)] = memory
+            else:
+                compaction.abandon()
+                log.error("compaction failed", exc_info=error)
+            if self._compactions:
+                self._compact_next()
 
         self._server.background(compaction.build).add_done_callback(install)
 

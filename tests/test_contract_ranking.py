@@ -345,6 +345,18 @@ def test_identical_is_1_and_average_is_0(server: Running) -> None:
 # -- which records match
 
 
+def test_a_vector_query_explains_as_a_fused_one(wire3: Wire) -> None:
+    """`scaled` is what LINEAR would multiply, whoever ranks."""
+    wire3("MEM.CREATE", "ns", "DIM", 2)
+    for number in range(40):
+        wire3("MEM.ADD", "ns", "ID", number, "TEXT", "x", "FVEC", 2, 1, f"{number / 100}")
+    words = ("FVEC", 2, 1, 1, "TOPK", 1, "EXPLAIN")
+    alone = wire3("MEM.VSEARCH", "ns", *words)[0][b"explain"][b"vector"]
+    fused = wire3("MEM.QUERY", "ns", *words, "WEIGHTS", 0, 1, 0, 0)[0][b"explain"][b"vector"]
+    assert (alone[b"raw"], alone[b"scaled"]) == (fused[b"raw"], fused[b"scaled"])
+    assert 0 < alone[b"scaled"] < alone[b"raw"]
+
+
 @pytest.mark.parametrize("text", ["the of and", "unheard", "", "\u3000", "!?"])
 def test_a_query_of_no_known_word_is_answered_by_its_vector_alone_or_by_nothing(filled: Agent, text: str) -> None:
     assert filled("MEM.SEARCH", "ns", text) == []

@@ -90,6 +90,18 @@ def test_similarities_are_numpys(monkeypatch, loops, dim):
             assert ours.tobytes() == similarities([rows], np.arange(300), query, metric).tobytes()
 
 
+@pytest.mark.parametrize("dim", [3, 8, 9, 16, 130, 300])
+@pytest.mark.parametrize("metric", ["COSINE", "IP"])
+def test_zeros_have_numpys_sign(monkeypatch, loops, dim, metric):
+    """Where all products are -0.0 the sum is 0.0."""
+    rows = np.eye(dim, dtype=np.float32)[1:]
+    query = -np.eye(dim)[0]
+    ours = similarities([rows], np.arange(dim - 1), query, metric)
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "loops", None)
+        assert ours.tobytes() == similarities([rows], np.arange(dim - 1), query, metric).tobytes()
+
+
 def test_similarities_of_rows_that_stand_anywhere(monkeypatch, loops):
     """Over several blocks, in any order, some more than once; in memory at no even address, as a mapped file may be."""
     rng = np.random.default_rng(3)

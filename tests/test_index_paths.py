@@ -339,5 +339,28 @@ def test_queries_with_the_same_filter_share_a_pass(monkeypatch, metric):
     assert sorted(shared) == [2, 2, 3, 5]  # of either moment
 
 
+@pytest.mark.usefixtures("loops")
+def test_queries_with_the_same_filter_where_rows_are_in_no_order(monkeypatch):
+    """As after a change of model: whoever has a vector got it in any order, and one has none."""
+    monkeypatch.setattr(codes, "_SLAB", 4096)
+    rng = np.random.default_rng(0)
+    memory = Memory(Settings(dim=8, lang="none"), Vocabulary(), 0)
+    times = {"created_at": 0, "updated_at": 0, "deadline": NEVER, "at": 0}
+    for number in range(12_000):
+        kind = (b"kind", b"%d" % (number % 4))
+        memory.put(b"%d" % number, b"x", b"", kind, (), importance=0.5, max_words=9, **times)
+    given = rng.permutation(12_000)[:-1].tolist()
+    vectors = {number: normalised(rng.standard_normal(8)).astype("<f4") for number in given}
+    serials = {number: memory.serial(b"%d" % number) for number in given}
+    memory.fill_vectors([(b"%d" % n, serials[n], vector.tobytes()) for n, vector in vectors.items()], 1)
+    kept = [clause(b"kind", b"EQ", b"1")]
+    asked = [Query(kind="vector", vector=normalised(rng.standard_normal(8)), filters=kept) for _ in range(4)]
+    together = run_together([memory.plan(query, 2) for query in asked])
+    for query, result in zip(asked, together, strict=True):
+        sims = {n: float(vector.astype(float) @ query.vector) for n, vector in vectors.items() if n % 4 == 1}
+        best = sorted(sims, key=sims.__getitem__, reverse=True)[:10]
+        assert [int(memory.table.ids[hit.slot]) for hit in result.hits] == best
+
+
 def tuple_of(hit) -> tuple:
     return hit.slot, hit.score, hit.keyword, hit.vector, hit.recency
