@@ -27,6 +27,7 @@ from .estimates import Estimates
 from .filters import Columns
 from .postings import PostingLists, Postings
 from .scan_order import ScanOrder
+from .selection import distinct
 from .settings import Settings
 from .shared import Arrays, Family, own_part, whole
 from .side import KNOWN_TO, Extra, Fact, Side, extra_at
@@ -278,8 +279,9 @@ class Table:
         if end > len(self.fwd_terms):
             self.fwd_terms = _grown_to(self.fwd_terms, end)
             self.fwd_halves = _grown_to(self.fwd_halves, end)
-        self.fwd_terms[start:end] = words.terms
-        self.fwd_halves[start:end] = words.tfs
+        if end > start:  # else they may be mapped, and then not even nothing may be written
+            self.fwd_terms[start:end] = words.terms
+            self.fwd_halves[start:end] = words.tfs
         narrow[DOC_LEN], narrow[TERMS_END] = words.doc_lens, start + np.cumsum(words.counts)
         narrow[VROW] = -1
         if self.vectors is not None and (joined := b"".join(vectors)):
@@ -395,7 +397,7 @@ class Table:
         terms = self.fwd_terms[:end]
         if self.live < self.n:
             terms = terms[np.repeat(self.alive(), self._term_counts())]
-        return len(np.unique(terms))
+        return len(distinct(terms))
 
     def _term_counts(self) -> Int32s:
         return np.diff(self.narrow[TERMS_END, : self.n], prepend=np.int32(0))

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .blocks import room
+from .selection import distinct
 from .shared import Arrays
 
 Int64s = npt.NDArray[np.int64]
@@ -133,12 +134,13 @@ class Merge:
 class Postings:
     """All posting lists of one memory."""
 
-    __slots__ = ("_merging", "_segments", "_spent", "wants_merge")
+    __slots__ = ("_live_terms", "_merging", "_segments", "_spent", "wants_merge")
 
     def __init__(self) -> None:
         self._segments: list[Segment] = []
         self._merging = 0  # so many of the first may be in a merge that goes on
         self._spent = 0  # by queries since all were merged, as postings
+        self._live_terms = -1  # not counted since rows came or went
         self.wants_merge = False  # whether there is one that a thread is to do
 
     @classmethod
@@ -194,6 +196,7 @@ class Postings:
         """Add rows given as parallel arrays (one element per row and term), slots ascending and above all before."""
         if not len(terms):  # rows without a word
             return
+        self._live_terms = -1
         order, sorted_terms = _by_term(terms)
         starts = np.flatnonzero(np.diff(sorted_terms, prepend=np.int64(-1)))
         self._segments.append(
@@ -258,6 +261,7 @@ class Postings:
         """Rows died: parallel arrays, one element per row and term, slots ascending."""
         if not len(terms):
             return
+        self._live_terms = -1
         cuts = np.searchsorted(slots, [each.first for each in self._segments]).tolist()
         for each, start, end in zip(self._segments, cuts, [*cuts[1:], len(slots)], strict=True):
             if start < end:
@@ -266,7 +270,10 @@ class Postings:
     @property
     def live_terms(self) -> int:
         """How many terms some live row holds."""
-        return len(np.unique(np.concatenate([_NO_TERMS, *(each.terms[each.df > 0] for each in self._segments)])))
+        if self._live_terms < 0:
+            live = [each.terms[each.df > 0] for each in self._segments]
+            self._live_terms = len(distinct(np.concatenate([_NO_TERMS, *live])))
+        return self._live_terms
 
     @property
     def terms(self) -> int:

@@ -53,6 +53,7 @@ from ..index.columns import NEVER, POSTINGS_MIN, Table
 from ..index.entities import Entities, Entity
 from ..index.memory import Memory
 from ..index.postings import Packed, Postings, pack
+from ..index.selection import distinct
 from ..index.settings import Settings
 from ..index.side import FACT, FLAGS, KIND, Fact, Side
 from ..index.vectors import VectorTable
@@ -259,7 +260,7 @@ def write_base(file: Sink, memories: Iterable[Frozen], vocabulary: Vocabulary) -
             )
         )
     # The dictionary of this file: the server's own also holds words that nobody uses any more.
-    used = np.unique(np.concatenate(entry_terms)) if entry_terms else np.zeros(0, np.uint32)
+    used = distinct(np.concatenate(entry_terms)) if entry_terms else np.zeros(0, np.uint32)
     for name, columns in (("entry_terms", entry_terms), ("post_terms", post_terms)):
         for terms in columns:
             writer.array(name, np.searchsorted(used, terms).astype("<u4"))

@@ -459,9 +459,9 @@ def madd(ctx: Client, args: list[bytes]) -> Any:
     if not is_long:
         drafts = list(read())
         return _with_vectors(ctx, key, drafts, lambda memory: _add_all(ctx, key, memory, count, drafts.__iter__))
-    memory = find(ctx, key)
-    if not (memory.settings.embeds or memory.settings.has_limit) and _is_aside(memory, count):
-        return _add_all(ctx, key, memory, count, read)
+    memory = ctx.look_up(key)
+    if memory is not None and _is_written_in_parts(memory, count):
+        return _add_all(ctx, key, find(ctx, key), count, read)
 
     def then(drafts: list[Draft]) -> Any:
         if ctx.server.log.failure is not None:  # since the command began
@@ -484,6 +484,12 @@ def _drafts(words: Words, count: int, config: Config) -> Iterator[Draft]:
     if words:
         words.option()
         raise words.unexpected()
+
+
+def _is_written_in_parts(memory: Memory, count: int) -> bool:
+    """Whether so many records of a long command are read where they are written, aside."""
+    settings = memory.settings
+    return count > aside.ON_LOOP and _is_aside(memory, count) and not (settings.embeds or settings.has_limit)
 
 
 def _is_aside(memory: Memory, count: int) -> bool:
@@ -512,6 +518,8 @@ def _add_all(ctx: Client, key: bytes, memory: Memory, count: int, drafts: Callab
                 try:
                     batch.settle(draft)
                 except (CommandError, BadMemory) as error:
+                    for _ in every:  # what is no record at all is said first, whoever reads when
+                        pass
                     raise _of_record(number, error) from error
             if not batch.entries:
                 return

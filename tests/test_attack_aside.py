@@ -19,7 +19,7 @@ from durable import eventually, memory_state, on_loop, state
 from fake_embedder import FakeEmbedder
 from faulty_files import FaultyFiles
 from harness import JUNE, PATIENCE_S, SECOND, Clock, Running, Wire, WireError
-from recalld.index import columns, filters
+from recalld.index import columns, compaction, filters
 from recalld.index import memory as index_memory
 from recalld.index.analyzer import Vocabulary
 from recalld.index.memory import NEVER, Memory, run
@@ -632,7 +632,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         (columns, "_UNPOSTED_MAX", 3),
         (filters, "COLUMNS_MIN", 3),
         (index_memory, "_MANY", 2),
-        (index_memory, "_COMPACT_MIN", 3),
+        (compaction, "_COMPACT_MIN", 3),
         (index_memory, "COMPACT_ON_LOOP", 6),
         (index_memory, "_FREED", 3),
         (server_module, "_FREED_HERE", 2),

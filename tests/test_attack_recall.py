@@ -139,7 +139,7 @@ def test_after_any_changes_it_answers_as_a_server_that_never_recalled(
 ) -> None:
     """Facts stated, told anew by merges, invalidated, deleted, expired, compacted away: asked all along, and then asked
     again of the copy that has no caches, and after a restart."""
-    monkeypatch.setattr("recalld.index.memory._COMPACT_MIN", 8)
+    monkeypatch.setattr("recalld.index.compaction._COMPACT_MIN", 8)
     rng = random.Random(seed)
     names = [f"n{number % 7} x{number}" for number in range(20)]
     wire("MEM.CONFIG", "k", "HISTORY", rng.choice(("0", "ALL")))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from harness import Running, Wire, WireError
+from recalld.server import record_commands
 
 COUNT = 6_000  # beyond what is read, and what is written, on the loop
 
@@ -114,3 +116,54 @@ def test_limits_hold(wire: Wire) -> None:
     assert len(wire(*madd(first=900, count=900))) == 900
     assert wire("MEM.CARD", "m") == 1_000
     assert wire("MEM.SEARCH", "m", word(5), "TOPK", 100, "NOTEXT")
+
+
+def in_a_row(count: int, first: list[str], last: list[str]) -> list[str]:
+    return ["RECORD", *first, *["RECORD", "TEXT", "a b"] * (count - 2), "RECORD", *last]
+
+
+@pytest.mark.parametrize("count", [10, 8_000])
+def test_which_of_two_errors_is_said(server: Running, wire: Wire, count: int) -> None:
+    """What is no record first, then that there is no key, then what a record may not be: however many there are."""
+    refused = ["TEXT", "x", "XX", "ID", "q"]
+    assert "record 1: unexpected" in wire.error("MEM.MADD", "n", count, *in_a_row(count, ["TEXT", "x", "FOO"], refused))
+    words = in_a_row(count, refused, ["TEXT", "x", "FOO"])
+    assert f"record {count}: unexpected" in wire.error("MEM.MADD", "m", count, *words)
+    words = in_a_row(count, refused, ["TEXT", "x"])
+    assert wire.error("MEM.MADD", "m", count - 1, *words) == "ERR unexpected argument 'RECORD'"
+    assert "record 1: record existence" in wire.error("MEM.MADD", "m", count, *words)
+    assert wire.error("MEM.MADD", "n", count, *words) == "ERR no such memory index"
+    assert wire("MEM.CARD", "m") == 0
+
+
+def test_few_records_of_many_words_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch, server: Running) -> None:
+    wire, seen = server.wire(2), set()
+    read_draft = record_commands.read_draft
+
+    def noted(*args: Any, **more: Any) -> Any:
+        seen.add(threading.current_thread().name)
+        return read_draft(*args, **more)
+
+    monkeypatch.setattr(record_commands, "read_draft", noted)
+    wire("MEM.CREATE", "v", "DIM", 384)
+    wire("MEM.MADD", "v", 100, *["RECORD", "TEXT", "x", "FVEC", 384, *[1] * 384] * 100)
+    assert seen and "recalld" not in seen
+
+
+@pytest.mark.parametrize("text", ["", "the", "!"])
+def test_records_without_a_word_behind_a_base(tmp_path: Path, text: str) -> None:
+    """Whose arrays are mapped, and so may not be written to; nor, when it starts again, by the log."""
+    with Running(dir=tmp_path) as server:
+        wire = server.wire(2)
+        wire("MEM.CREATE", "m", "MODE", "SEARCH")
+        wire("MEM.ADD", "m", "TEXT", "lake")
+        wire("SAVE")
+        wire("MEM.MADD", "m", 20, *["RECORD", "TEXT", text] * 20)
+    with Running(dir=tmp_path) as server:
+        wire = server.wire(2)
+        assert wire("MEM.CARD", "m") == 21
+        wire("SAVE")
+    with Running(dir=tmp_path) as server:
+        wire = server.wire(2)
+        assert len(wire("MEM.MADD", "m", 20, *["RECORD", "TEXT", text] * 20)) == 20
+        assert wire("MEM.CARD", "m") == 41

@@ -14,7 +14,7 @@ import pytest
 from conftest import LONG
 from harness import DAY, JUNE, Agent, Clock, Hit, Running, Word
 from oracle import Answer, Memory, Query, Vector, blob
-from recalld.index import cascade, columns, filters, keyword
+from recalld.index import cascade, columns, compaction, filters, keyword
 from recalld.index import memory as memory_module
 from recalld.index.analyzer import Analyzer, Vocabulary
 from test_oracle_ranking import FILTERS, TAGS, grid, smooth
@@ -33,7 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_UNPOSTED_MAX", 3)
     monkeypatch.setattr(filters, "COLUMNS_MIN", 6)
     monkeypatch.setattr(keyword, "PRUNE_MIN", 2)
-    monkeypatch.setattr(memory_module, "_COMPACT_MIN", 4)
+    monkeypatch.setattr(compaction, "_COMPACT_MIN", 4)
 
 
 class Held:

@@ -17,8 +17,7 @@ from durable import on_loop
 from harness import DAY, JUNE, Clock, Running, Word
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recalld.index import columns, filters, keyword
-from recalld.index import memory as memory_module
+from recalld.index import columns, compaction, filters, keyword
 from recalld.index.side import FACT, NEVER, Extra, Fact
 from recalld.server.entries import Invalidate, Put
 
@@ -36,7 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_UNPOSTED_MAX", 3)
     monkeypatch.setattr(filters, "COLUMNS_MIN", 6)
     monkeypatch.setattr(keyword, "PRUNE_MIN", 2)
-    monkeypatch.setattr(memory_module, "_COMPACT_MIN", 4)
+    monkeypatch.setattr(compaction, "_COMPACT_MIN", 4)
 
 
 CLAUSES: tuple[tuple[Word, ...], ...] = (
