@@ -300,10 +300,11 @@ class Selector:
     # -- as words
 
     def keys_text(self) -> bytes:
-        # Where `%R~*` and `%W~*` came to it the others say nothing more, nor stay when the line is read again.
-        if self.allkeys or self.keys.get(b"*") == READ | WRITE:
+        if self.allkeys:
             return b"~*"
-        return b" ".join([_PREFIX[permissions] + pattern for pattern, permissions in self.keys.items()])
+        # `~*` last, where `%R~*` and `%W~*` came to it: no pattern may follow it when the line is read again.
+        words = [_PREFIX[permissions] + pattern for pattern, permissions in self.keys.items()]
+        return b" ".join(sorted(words, key=b"~*".__eq__))
 
     def channels_text(self) -> bytes:
         return b"&*" if self.allchannels else b" ".join(b"&" + pattern for pattern in self.channels)

@@ -25,6 +25,7 @@ from recalld.protocol.errors import ProtocolError
 from recalld.protocol.parser import Parser
 from recalld.server import base, command_modules, incr, manifest, payload  # noqa: F401 - fills the table
 from recalld.server.acl import RuleError, User, merged
+from recalld.server.acl_selector import READ, WRITE
 from recalld.server.config import Config, ConfigError
 from recalld.server.connection import Connection
 from recalld.server.incr import LogDamaged
@@ -279,6 +280,10 @@ def acl_rules(data: bytes) -> None:
     again = User("u")
     for rule in merged(user.line().split(b" ")[2:]):
         again.apply(rule, allchannels=False)
+    # `~*` stands last among the patterns, as in Redis, and lets go of those before it when it is read.
+    for selector in user.selectors:
+        if selector.keys.get(b"*") == READ | WRITE:
+            selector.keys = {b"*": READ | WRITE}
     assert again.line() == user.line(), (again.line(), user.line())
 
 
