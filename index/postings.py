@@ -255,7 +255,11 @@ class Postings:
 
     def remove(self, slot: int, terms: npt.NDArray[np.uint32]) -> None:
         """The row at `slot`, with these terms, died."""
-        self.remove_all(np.full(len(terms), slot, np.int64), terms)
+        if not len(terms):
+            return
+        self._live_terms = -1
+        segment = next(each for each in reversed(self._segments) if each.first <= slot)
+        segment.df[segment.terms.searchsorted(terms)] -= 1  # each once
 
     def remove_all(self, slots: Int64s, terms: npt.NDArray[np.uint32]) -> None:
         """Rows died: parallel arrays, one element per row and term, slots ascending."""
