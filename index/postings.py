@@ -14,6 +14,7 @@ would hold up the loop, is done in a thread (`Merge`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ Int32s = npt.NDArray[np.int32]
 _RATIO = 8
 # So many postings are merged in some three milliseconds.
 _MERGED_ON_LOOP = 300_000
+# So many rows that died are taken off the counts together.
+_DIED_MOST = 256
 # A thread that merges copies so many at a time.
 _PIECE = 1 << 16
 # A query takes as long for each segment beyond the first as a merge for so many postings: some five microseconds.
@@ -139,13 +142,14 @@ class Merge:
 class Postings:
     """All posting lists of one memory."""
 
-    __slots__ = ("_live_terms", "_merging", "_segments", "_spent", "wants_merge")
+    __slots__ = ("_died", "_live_terms", "_merging", "_segments", "_spent", "wants_merge")
 
     def __init__(self) -> None:
         self._segments: list[Segment] = []
         self._merging = 0  # so many of the first may be in a merge that goes on
         self._spent = 0  # by queries since all were merged, as postings
         self._live_terms = -1  # not counted since rows came or went
+        self._died: list[tuple[int, npt.NDArray[np.uint32]]] = []  # rows, and their terms, that are still in `df`
         self.wants_merge = False  # whether there is one that a thread is to do
 
     @classmethod
@@ -167,6 +171,7 @@ class Postings:
 
     def copy(self) -> Postings:
         """An independent twin, which has the arrays in common."""
+        self._count_died()
         twin = Postings()
         twin._segments = [each.copy() for each in self._segments]
         twin.wants_merge = twin._merged_from() is not None
@@ -174,6 +179,7 @@ class Postings:
 
     def find(self, terms: Sequence[int]) -> list[PostingLists | None]:
         """What is held of each term now, None for nothing; -1 is no term. On the loop."""
+        self._count_died()
         if len(self._segments) > 1 and not self._merging:
             self._spend()
         wanted = np.array(terms, np.int64).astype(np.uint32)
@@ -260,11 +266,18 @@ class Postings:
 
     def remove(self, slot: int, terms: npt.NDArray[np.uint32]) -> None:
         """The row at `slot`, with these terms, died."""
-        if not len(terms):
-            return
-        self._live_terms = -1
-        segment = next(each for each in reversed(self._segments) if each.first <= slot)
-        segment.df[segment.terms.searchsorted(terms)] -= 1  # each once
+        if len(terms):
+            self._died.append((slot, terms))
+            if len(self._died) >= _DIED_MOST:
+                self._count_died()
+
+    def _count_died(self) -> None:
+        """Take those that died one by one off the counts. Together: a search in an array lets go of the interpreter,
+        and a thread that does so for each of many rows keeps the loop waiting, which never wakes in time to take it."""
+        died, self._died = sorted(self._died, key=itemgetter(0)), []
+        if died:
+            slots = np.repeat([slot for slot, _ in died], [len(terms) for _, terms in died])
+            self.remove_all(slots, np.concatenate([terms for _, terms in died]))
 
     def remove_all(self, slots: Int64s, terms: npt.NDArray[np.uint32]) -> None:
         """Rows died: parallel arrays, one element per row and term, slots ascending."""
@@ -280,6 +293,7 @@ class Postings:
     @property
     def live_terms(self) -> int:
         """How many terms some live row holds."""
+        self._count_died()
         if self._live_terms < 0:
             live = [each.terms[each.df > 0] for each in self._segments]
             self._live_terms = len(distinct(np.concatenate([_NO_TERMS, *live])))
