@@ -439,7 +439,7 @@ class Memory:
         max_words: int,
         at: int,
     ) -> None:
-        """`put` of several plain notes without a deadline, of which `takes_together` holds, in a quarter of the
+        """`put` of several plain notes without a deadline, of which `takes_together` holds, in half the
         time."""
         table, start = self.table, self.table.n
         analyzer = self._analyzer

@@ -201,7 +201,7 @@ class Keyspace:
         self._APPLY[type(entry)](self, entry)
 
     def apply_all(self, group: Sequence[Entry]) -> None:
-        """Make all of `group` so, in order: what is the same, in a quarter of the time where many new records of one
+        """Make all of `group` so, in order: what is the same, in half the time where many new records of one
         memory end it."""
         start = len(group)
         while start and type(group[start - 1]) is entries.Put:
