@@ -417,13 +417,12 @@ class Memory:
 
     def takes_together(self, ids: Sequence[bytes]) -> bool:
         """Whether `put_new` may write them: to a plain memory, of records that are all new."""
-        table = self.table
-        return (
-            table.side is None
-            and self.past is None
-            and len(set(ids)) == len(ids)
-            and table.by_id.keys().isdisjoint(ids)
-        )
+        return self.is_plain and len(set(ids)) == len(ids) and self.table.by_id.keys().isdisjoint(ids)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all there is are notes that count now."""
+        return self.table.side is None and self.past is None
 
     def put_new(
         self,
@@ -434,8 +433,8 @@ class Memory:
         tags: list[tuple[bytes, ...]],
         *,
         importance: list[float],
-        created_at: list[int],
-        updated_at: list[int],
+        created_at: list[int] | int,
+        updated_at: list[int] | int,
         max_words: int,
         at: int,
     ) -> None:

@@ -33,6 +33,7 @@ from .base import Frozen
 from .entries import Entry
 from .errors import CommandError
 from .files import Files, Lock
+from .group_commit import Company, Patience
 from .incr import IncrWriter, encode_pieces
 from .log_files import remove_unnamed, stopping, write_base_file
 from .manifest import Manifest, base_name, incr_name
@@ -44,10 +45,6 @@ log = logging.getLogger("recalld")
 
 T = TypeVar("T")
 
-# A disk whose last syncs took less than this each is waited for on the loop; a slow one goes back to the thread.
-# Handing over costs some 0.15 ms (2 cores, CPython 3.11), and the interpreter's lock changes hands twice.
-_QUICK_S = 0.0005
-_QUICK_SYNCS = 16
 # How long `everysec` acknowledges writes that a running sync keeps from the file.
 _STALL_S = 2.0
 # With `no`: what is kept in memory to mend a failed sync (that of WAITAOF, or of a rewrite) must end somewhere.
@@ -77,6 +74,11 @@ class Log:
         self.durable = 0
         self.waiters: set[Connection] = set()
         self.failure: str | None = None
+
+    @property
+    def waits_here(self) -> bool:
+        """Whether replies wait for a disk for which the loop waits itself."""
+        return False
 
     def append(self, group: list[Entry], encoded: list[bytes] | None = None) -> None:
         """Log entries that belong together; `encoded` is what `encode_pieces` makes of them, where somebody has."""
@@ -127,7 +129,9 @@ class FileLog(Log):
         self._job_began = 0.0
         self._job_writes = False  # no reply leaves before it has
         self.timed: Callable[[str, float], None] = lambda event, ms: None  # told on the loop how long the disk took
-        self._quick_syncs = 0  # in a row
+        self._patience = Patience()
+        self._company = Company()
+        self._late: asyncio.TimerHandle | None = None  # until when the next batch waits for more of them
         self._idle = asyncio.Event()
         self._idle.set()
         self._turns = 0  # who waits in `_turn`
@@ -146,6 +150,10 @@ class FileLog(Log):
         self.policy = policy
         self.gates_reads = policy == "always"
         self.flush()
+
+    @property
+    def waits_here(self) -> bool:
+        return self.policy == "always" and self._patience.waits_here
 
     @property
     def size(self) -> int:
@@ -178,12 +186,14 @@ class FileLog(Log):
             if self.policy != "always" and not self._job_writes and self._loop.time() - self._job_began < _STALL_S:
                 self._release(self.position)
             return
-        if self.policy == "always" and self._turns:
-            return
+        if self.policy == "always":
+            if self._turns or (self._late is not None and self._company.is_awaited(len(self.waiters))):
+                return
+            self._stop_waiting()
         groups, self._buffer = self._buffer, []
         is_large = sum(map(len, groups)) > _LARGE_BYTES
         if self.policy == "always" or is_large:
-            if not is_large and self._quick_syncs >= _QUICK_SYNCS:
+            if not is_large and self._patience.waits_here:
                 self._write_here(groups)
             else:
                 self._start(lambda: self._write_and_sync(groups), self.position, groups)
@@ -209,7 +219,9 @@ class FileLog(Log):
             self._write_and_sync(groups)
         except OSError as failed:
             error = failed
-        self.timed("aof-fsync-always", (time.perf_counter() - began) * 1000)
+        took = time.perf_counter() - began
+        self._patience.took_here(took)
+        self.timed("aof-fsync-always", took * 1000)
         self._settle(error, position, groups)
 
     @property
@@ -219,7 +231,6 @@ class FileLog(Log):
 
     def _write_and_sync(self, groups: list[bytes]) -> None:
         """In the thread, mostly. Raises _NotSynced, or another OSError, and then nothing of `groups` was written."""
-        began = time.perf_counter()
         try:
             if self._manifest_owed:
                 manifest.write(self._files, self._folder, self._manifest)
@@ -231,10 +242,8 @@ class FileLog(Log):
             try:
                 self._writer.sync()
             except OSError as error:
-                self._quick_syncs = 0
+                self._patience.failed()
                 raise _NotSynced(error.errno, error.strerror) from error
-        self._quick_syncs = self._quick_syncs + 1 if time.perf_counter() - began < _QUICK_S else 0
-
     # -- the thread's jobs
 
     def _start(
@@ -251,6 +260,17 @@ class FileLog(Log):
         job.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._finished, done, position, groups, then)
         )
+
+    def _came_late(self) -> None:
+        if self._buffer:
+            self._company.missed()
+        self._stop_waiting()
+        self.flush()
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     async def _turn(self) -> None:
         """Return when no job runs, for the caller to start one at once.
@@ -270,8 +290,15 @@ class FileLog(Log):
         self._job = None
         self._idle.set()
         took_ms = (self._loop.time() - self._job_began) * 1000
+        self._patience.took_in_thread(took_ms / 1000)
+        released = len(self.waiters)
         self.timed("aof-fsync-always" if self.policy == "always" else "aof-fsync", took_ms)
         self._settle(done.exception(), position, groups, then)
+        if self.policy == "always" and self.failure is None and not self._patience.waits_here:
+            left = len(self.waiters)
+            wait_s = self._company.leaves(released - left, left, took_ms / 1000)
+            if wait_s and self._job is None:
+                self._late = self._loop.call_later(wait_s, self._came_late)
         self.flush()
         if self._durable_waits and self.failure is None and self._job is None and not self._turns:
             self._sync()

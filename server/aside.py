@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..index.memory import Memory
-from .entries import Entry
+from .entries import Entry, PutNew
 from .errors import CommandError
 from .incr import encode_entries, framed
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .client import Client
 
 Settle = Callable[[Memory], list[Entry]]
-Parts = Callable[[Memory], Iterator[list[Entry]]]
+Part = list[Any]  # of entries, PutNew among them
+Parts = Callable[[Memory], Iterator[Part]]
 
 # So many records are changed in about 10 milliseconds.
 ON_LOOP = 200
@@ -38,7 +39,7 @@ def change(
     memory: Memory,
     rows: int,
     settle: Settle,
-    finish: Callable[[list[Entry]], Any],
+    finish: Callable[[Part], Any],
     parts: Parts | None = None,
 ) -> Any:
     """Commit what `settle(memory)` says, some `rows` records; `finish(these entries)`, the reply, now or as a future.
@@ -65,23 +66,24 @@ def _begin(
     key: bytes,
     memory: Memory,
     settle: Settle,
-    finish: Callable[[list[Entry]], Any],
+    finish: Callable[[Part], Any],
     parts: Parts,
     tries: int,
 ) -> Any:
     server = ctx.server
     version, twin = memory.version, memory.copy()
     in_exec = ctx.in_exec
-    made: list[tuple[list[Entry], int, bytes]] = []
+    made: list[tuple[Part, int, bytes]] = []
 
     def work() -> None:
         alone = server.keyspace.of_one(key, twin)
         pieces: list[bytes] = []
-        count, group = 0, list[Entry]()
+        count = 0
+        group: Part = []
         for group in parts(twin):
             alone.apply_all(group)
             pieces += encode_entries(group)
-            count += len(group)
+            count += sum([len(entry.ids) if isinstance(entry, PutNew) else 1 for entry in group])
         made.append((group, count, joined(pieces if in_exec else framed(pieces, count)) if count else b""))
 
     def install(_: object) -> Any:

@@ -1,8 +1,8 @@
-"""Imports the compiled loops (index/compiled.py).
+"""Imports the compiled loops (index/compiled.py, index/compiled_words.py).
 
 That takes a third of a second and, where numba keeps nothing on disk, or has not yet, some seconds of compiling:
-workers.py does it in a thread when a query is first worth it. `python -m recalld.server.compiled_loops` does it at
-installation, for the next start to find.
+workers.py does it in a thread when a query, or what is written, is first worth it. `python -m
+recalld.server.compiled_loops` does it at installation, for the next start to find.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def load() -> None:
     if not _may_make_code():
         raise NotCompiled("the system lets this process make no code (MemoryDenyWriteExecute)")
     try:
-        from ..index import compiled
+        from ..index import compiled, compiled_words
     except ModuleNotFoundError as error:
         raise NotCompiled("numba is not installed (pip install 'recalld[fast]')") from error
-    kernels.use(compiled)
+    kernels.use(compiled, compiled_words)
 
 
 def _may_make_code() -> bool:

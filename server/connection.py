@@ -24,6 +24,7 @@ from ..protocol.encoder import encode, encode_within
 from ..protocol.errors import ProtocolError
 from ..protocol.parser import Parser
 from ..protocol.reply import Encoded, ErrorReply, Replies
+from .adds import SPELLINGS
 from .client import Client
 from .commands import PendingWrite
 from .dispatch import Paused, execute, settled
@@ -91,6 +92,9 @@ class Connection(asyncio.Protocol):
         self.may_wait = FIRST_WAITING  # how many futures at once
         self.blocked: Waiting | None = None  # a write that goes on in a thread: what follows it must see its effect
         self.unmeasured_bytes = 0
+        self.taken = 0  # commands that wait for the end of the turn (adds.py), with replies that stand around them
+        self.out: list[bytes] = []
+        self.writes: list[int] = []
         self.running = False  # in `process`; what a command publishes to its own client comes behind its reply
         self.pushed: list[bytes] = []
         self.pushed_bytes = 0
@@ -121,6 +125,8 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.taken:
+            self.server.adds.run()
         self._forget_waiting()
         client = self.client
         if client is not None:
@@ -136,6 +142,8 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         # A half-closed client (`printf ... | nc`) still gets the replies to what it sent. TLS has no such state.
+        if self.taken:
+            self.server.adds.run()
         self.finish()
         return self.unwritten is None
 
@@ -182,9 +190,11 @@ class Connection(asyncio.Protocol):
         if client.close_after_reply:  # what came behind is not run
             self._close_when_done()
             return
-        log_ = self.server.log
+        log_, adds = self.server.log, self.server.adds
         out: list[bytes] = []
         writes: list[int] = []  # places in `out` that answer a write
+        if self.taken:
+            out, writes, self.out, self.writes = self.out, self.writes, out, writes
         out_bytes = 0
         began = 0  # the clock that each command reads anyway is fine enough
         next_command = self.parser.next_command
@@ -196,6 +206,9 @@ class Connection(asyncio.Protocol):
             try:
                 args = self.held or (self.rest.pop() if self.rest else next_command())
             except ProtocolError as error:
+                if self.taken:
+                    adds.run()
+                    continue  # with what was given back; then it is raised again
                 self.server.stats.error_codes["ERR"] += 1
                 out.append(encode(ErrorReply(f"ERR Protocol error: {error}"), 2))
                 client.close_after_reply = True
@@ -209,6 +222,17 @@ class Connection(asyncio.Protocol):
                 self.server.loop.call_soon(self._resume)
                 break
             self.held = None
+            if args[0] in SPELLINGS and args is not retried and adds.take(self, args, out, writes):
+                began = began or client.now
+                if client.now - began > SLICE_MS:
+                    self.scheduled = True
+                    self.server.loop.call_soon(self._resume)
+                    break
+                continue
+            if self.taken:
+                self.rest.append(args)
+                adds.run()
+                args = self.rest.pop()  # this one, or what was given back
             before = log_.position
             try:
                 reply = execute(client, args)
@@ -240,9 +264,7 @@ class Connection(asyncio.Protocol):
                 out.append(data)
                 out_bytes += len(data)
             if self.pushed:
-                out += self.pushed
-                self.pushed.clear()
-                self.pushed_bytes = 0
+                self._take_pushed(out)
             if client.close_after_reply:
                 break
             if out_bytes > HIGH_WATER:
@@ -255,10 +277,34 @@ class Connection(asyncio.Protocol):
                 self.server.loop.call_soon(self._resume)
                 break
         self.running = False
-        if out:
+        if self.pushed:
+            self._take_pushed(out)
+        if self.taken:
+            self.out, self.writes = out, writes
+        elif out:
             self._send(out, writes)
         client.last_ms = client.now
         if client.close_after_reply or self.closing_after_input:
+            self._close_when_done()
+
+    def _take_pushed(self, out: list[bytes]) -> None:
+        out += self.pushed
+        self.pushed.clear()
+        self.pushed_bytes = 0
+
+    def settle(self) -> None:
+        """What was taken (adds.py) is done, or given back."""
+        if self.running:
+            return  # who runs sends
+        out, writes, self.out, self.writes = self.out, self.writes, [], []
+        if self.closing or self.transport.is_closing():
+            return
+        if out:
+            self._send(out, writes)
+        if self.rest and not self.scheduled:  # not here: another connection may be in the middle of its commands
+            self.scheduled = True
+            self.server.loop.call_soon(self._resume)
+        if self.client.close_after_reply or self.closing_after_input:
             self._close_when_done()
 
     def _resume(self) -> None:
@@ -539,7 +585,8 @@ class Connection(asyncio.Protocol):
     # -- the end
 
     def _close_when_done(self) -> None:
-        idle = not (self.waiting or self.scheduled or self.joining) and self.held is None and self.writable
+        waits = self.waiting or self.taken or self.scheduled or self.joining or self.held is not None
+        idle = not waits and self.writable
         if idle and not self.closing:
             self.closing = True
             self.transport.close()

@@ -24,7 +24,7 @@ from .errors import CommandError, shown_word
 from .fact_maps import FactRow, fact_at, fact_map, fact_row, fact_slots, read_page
 from .fact_words import characters
 from .memory_commands import find
-from .record_commands import stored_vector
+from .record_vectors import stored_vector
 
 if TYPE_CHECKING:
     from .client import Client

@@ -8,6 +8,7 @@ before the entry applies, in a replay as it was in life.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,8 +21,21 @@ if TYPE_CHECKING:
 Words = list[bytes]
 
 
+# What stands before a word in RESP; behind the word before it there is a line's end.
+_HEADERS = [b"\r\n$%d\r\n" % length for length in range(8193)]
+
+
 def _int(value: int) -> bytes:
     return b"%d" % value
+
+
+def _packed(words: Iterable[bytes]) -> bytes:
+    return b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+def _header(word: bytes) -> bytes:
+    length = len(word)
+    return _HEADERS[length] if length < 8193 else b"\r\n$%d\r\n" % length
 
 
 @dataclass(slots=True, frozen=True)
@@ -125,6 +139,74 @@ class Put:
             at,
             extra,
         )
+
+
+class PutNew:
+    """New plain notes of one memory, all of one moment, as columns. The log has a Put of each, packed as they come, so
+    nothing decodes this."""
+
+    __slots__ = (
+        "_head",
+        "_tail",
+        "_tail_of",
+        "at",
+        "ids",
+        "importance",
+        "key",
+        "max_words",
+        "metas",
+        "next_id",
+        "packed",
+        "tags",
+        "texts",
+        "vectors",
+    )
+
+    def __init__(self, key: bytes, next_id: int, max_words: int, at: int) -> None:
+        self.key = key
+        self.next_id = next_id
+        self.max_words = max_words
+        self.at = at
+        self.ids: list[bytes] = []
+        self.texts: list[bytes] = []
+        self.vectors: list[bytes] = []
+        self.metas: list[tuple[bytes, ...]] = []
+        self.tags: list[tuple[bytes, ...]] = []
+        self.importance: list[float] = []
+        self.packed: list[bytes] = []
+        self._head = _packed((Put.verb, key))[:-2]  # a header begins with the line's end
+        self._tail_of = -1.0, -1  # the importance and the counter of which `_tail` is
+        self._tail = b""
+
+    def add(
+        self,
+        record_id: bytes,
+        text: bytes,
+        vector: bytes,
+        meta: tuple[bytes, ...],
+        tags: tuple[bytes, ...],
+        importance: float,
+        next_id: int,
+    ) -> None:
+        """One more, after which the counter is `next_id`."""
+        self.ids.append(record_id)
+        self.texts.append(text)
+        self.vectors.append(vector)
+        self.metas.append(meta)
+        self.tags.append(tags)
+        self.importance.append(importance)
+        self.next_id = next_id
+        if self._tail_of != (importance, next_id):
+            self._tail_of = importance, next_id
+            times = _int(self.at), _int(self.at), b"0"
+            numbers = repr(importance).encode(), *times, _int(next_id), _int(self.max_words), _int(self.at)
+            self._tail = b"\r\n" + _packed(numbers)
+        count, rest = b"*13\r\n", b"$1\r\n0\r\n"
+        if tags or meta:
+            count = b"*%d\r\n" % (13 + len(tags) + len(meta))
+            rest = _packed((_int(len(tags)), *tags, *meta))
+        words = (_header(record_id), record_id, _header(text), text, _header(vector), vector)
+        self.packed.append(b"".join((count, self._head, *words, self._tail, rest)))
 
 
 @dataclass(slots=True, frozen=True)

@@ -30,7 +30,8 @@ from .errors import CommandError, shown_word, syntax_error
 from .fact_maps import FactRow, fact_at, fact_map, fact_slots, read_page
 from .fact_words import FactDraft, check_times, read_fact
 from .memory_commands import find
-from .record_commands import check_meta, growth, merged, stored_vector
+from .record_commands import check_meta, growth, merged
+from .record_vectors import stored_vector
 from .room import announce_evicted, evictions, make_room
 
 if TYPE_CHECKING:

@@ -42,14 +42,14 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
 from crc32c import crc32c
 from hiredis import HiredisError, Reader
 from hiredis import pack_command as _pack_command
 
-from .entries import Entry, Restore, decode
+from .entries import Entry, PutNew, Restore, decode
 from .files import AppendFile, Data, Files
 
 Group = list[Entry]
@@ -148,7 +148,7 @@ def encode_pieces(group: Group) -> list[bytes]:
     return [encode_group(group)]
 
 
-def encode_entries(group: Group) -> list[bytes]:
+def encode_entries(group: Sequence[Entry | PutNew]) -> list[bytes]:
     """Some entries of a group in pieces; `framed` makes a group of them."""
     pieces: list[bytes] = []
     packed: list[bytes] = []
@@ -159,6 +159,8 @@ def encode_entries(group: Group) -> list[bytes]:
             packed.append(b"*%d%b$%d\r\n" % (len(words) + 1, head, len(payload)))
             pieces += [b"".join(packed), payload, _CRLF]
             packed.clear()
+        elif isinstance(entry, PutNew):
+            packed += entry.packed
         else:
             packed.append(pack(entry.encode()))
     return [*pieces, b"".join(packed)] if packed else pieces

@@ -17,7 +17,7 @@ from ..index.entities import Entity
 from ..index.memory import NEVER, Memory
 from ..index.scan_order import ScanOrder
 from . import entries
-from .entries import Entry
+from .entries import Entry, PutNew
 from .paths import KeyPaths
 from .payload import load
 
@@ -29,7 +29,7 @@ _COUNTED_ALWAYS, _COUNTED_S = 1000, 10.0
 # that they are due.
 _EXPIRED_AT_ONCE = 1000
 # So many records are worth being written together, and so many at a time: their parts stay in the cache.
-_TOGETHER, _TOGETHER_MOST = 8, 128
+_TOGETHER, _TOGETHER_MOST = 3, 128
 # So often a key is drawn, where many may be due, before all are looked at.
 _DRAWS = 64
 
@@ -58,7 +58,7 @@ class Keyspace:
         self.compactable: Callable[[Memory], None] = Memory.tidy  # at once, until there is a loop to spare
         self.released: Callable[[list[Memory | list[Any]]], None] = lambda things: None  # they go at once
         self.held: Callable[[bytes], bool] = lambda key: False
-        self.before_change: Callable[[Entry], None] | None = None  # a snapshot is being taken
+        self.before_change: Callable[[Entry | PutNew], None] | None = None  # a snapshot is being taken
         self._words = 0.0, 0  # when the words of all memories were counted, and how many they were
         self.expired_keys = 0
         self.expired_records = 0
@@ -194,13 +194,13 @@ class Keyspace:
 
     # -- the door
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: Entry | PutNew) -> None:
         """Make `entry` so."""
         if self.before_change is not None:
             self.before_change(entry)
         self._APPLY[type(entry)](self, entry)
 
-    def apply_all(self, group: Sequence[Entry]) -> None:
+    def apply_all(self, group: Sequence[Entry | PutNew]) -> None:
         """Make all of `group` so, in order: what is the same, in half the time where many new records of one
         memory end it."""
         start = len(group)
@@ -212,12 +212,12 @@ class Keyspace:
             self.apply(entry)
         while start < len(group):
             some = group[start : start + _TOGETHER_MOST]
-            if not self._put_new(some):
+            if not self._put_together(some):
                 for entry in some:
                     self.apply(entry)
             start += len(some)
 
-    def _put_new(self, puts: Sequence[Any]) -> bool:
+    def _put_together(self, puts: Sequence[Any]) -> bool:
         """Write these records together, if they are new and there is nothing more to them; whether they were."""
         first = puts[0]
         key, max_words, at = first.key, first.max_words, first.at
@@ -247,6 +247,39 @@ class Keyspace:
         self._changed(key, memory)
         return True
 
+    def _put_new(self, entry: PutNew) -> None:
+        memory = self._current(entry.key, entry.at)
+        memory.version += len(entry.ids) - 1
+        if len(entry.ids) < _TOGETHER:
+            columns = (entry.ids, entry.texts, entry.vectors, entry.metas, entry.tags)
+            for *record, importance in zip(*columns, entry.importance, strict=True):
+                memory.put(
+                    *record,
+                    importance=importance,
+                    created_at=entry.at,
+                    updated_at=entry.at,
+                    deadline=NEVER,
+                    max_words=entry.max_words,
+                    at=entry.at,
+                )
+            memory.next_id = entry.next_id
+            self._changed(entry.key, memory)
+            return
+        memory.put_new(
+            entry.ids,
+            entry.texts,
+            entry.vectors,
+            entry.metas,
+            entry.tags,
+            importance=entry.importance,
+            created_at=entry.at,
+            updated_at=entry.at,
+            max_words=entry.max_words,
+            at=entry.at,
+        )
+        memory.next_id = entry.next_id
+        self._changed(entry.key, memory)
+
     def restore(self, key: bytes, memory: Memory, deadline: int) -> None:
         """Put a memory of a base file at `key`; `deadline` 0 is none."""
         self._set(key, memory)
@@ -259,7 +292,7 @@ class Keyspace:
         alone.memories[key] = memory
         return alone
 
-    def foretell(self, group: Sequence[Entry]) -> None:
+    def foretell(self, group: Sequence[Entry | PutNew]) -> None:
         """`group` is about to be made so: a snapshot that is being taken freezes the memory first, which counts as a
         change of it."""
         if self.before_change is not None:
@@ -453,6 +486,7 @@ class Keyspace:
         entries.Create: _create,
         entries.Configure: _configure,
         entries.Put: _put,
+        PutNew: _put_new,
         entries.Remove: _remove,
         entries.Forget: _forget,
         entries.Invalidate: _invalidate,

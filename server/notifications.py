@@ -23,7 +23,7 @@ from .config import Config
 from .pubsub import PubSub
 
 if TYPE_CHECKING:
-    from .entries import Entry
+    from .entries import Entry, PutNew
 
 
 class Notifications:
@@ -54,7 +54,7 @@ class Notifications:
         """A record's event, as `__mem__:<key>` tells it: `add 7`."""
         self.notify("d", b"mem." + event.partition(b" ")[0], key)
 
-    def applied(self, entry: Entry) -> None:
+    def applied(self, entry: Entry | PutNew) -> None:
         """Tell what `entry` was to the keys."""
         events = _EVENTS.get(type(entry))
         if events is not None:

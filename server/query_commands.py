@@ -32,8 +32,9 @@ from .filter_words import read_filter, read_tags
 from .hits import HitFlags, hit_arrays, hit_maps, stats_map
 from .memory_commands import find, half_life, weights
 from .query_counts import count_query
-from .record_commands import check_vector, remove
+from .record_commands import remove
 from .record_maps import RecordFlags, record_map
+from .record_vectors import check_vector
 from .uses import use_counter
 
 if TYPE_CHECKING:

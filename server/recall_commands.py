@@ -22,8 +22,8 @@ from .hits import key_of
 from .memory_commands import find
 from .query_commands import fit_to_memory
 from .query_counts import count_query
-from .record_commands import check_vector
 from .record_maps import RecordFlags, record_map
+from .record_vectors import check_vector
 from .synthesis import synthesise
 from .uses import use_counter
 

@@ -6,7 +6,6 @@ commit one settled entry per record (entries.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,14 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..index.errors import BadMemory, DimensionMismatch
+from ..index.errors import BadMemory
 from ..index.filters import Clause, content_digest
 from ..index.memory import NEVER, Memory
 from ..index.retention import record_bytes
-from ..index.settings import Settings
 from ..index.side import EPISODE, FACT, NOTE, PIN, Extra
 from ..index.texts import Contents, Wordings
-from ..index.vectors import is_unit, normalised
 from . import aside
 from .arguments import TTL_MAX_S, Words
 from .aside import change
@@ -31,12 +28,14 @@ from .commands import command
 from .content_ids import read_with_texts, write_with_texts
 from .dedup import with_near
 from .embedded import Vectors, widened, write_with_vectors
-from .entries import Entry, Put, Remove, SetDeadline, SetMeta
+from .entries import Entry, Put, PutNew, Remove, SetDeadline, SetMeta
 from .errors import CommandError, shown_word, syntax_error
 from .fact_maps import fact_map
 from .filter_words import read_filter
 from .memory_commands import find
+from .new_notes import Alike, alike, new_notes
 from .record_maps import RecordFlags, record_map
+from .record_vectors import check_vector, stored_vector
 from .room import announce_evicted, evictions, make_room
 
 if TYPE_CHECKING:
@@ -99,6 +98,12 @@ class Draft:
     condition: bytes = b""
     dedup: bool = False
     near: float | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it names nothing but text, id, vector, metadata, tags and importance."""
+        timed = self.ttl_s or (self.at, self.valid_at, self.valid_until) != (None, None, None)
+        return not (timed or self.kind or self.pin or self.condition or self.dedup)
 
 
 class Existing(NamedTuple):
@@ -189,41 +194,6 @@ def check_ttl(seconds: int) -> None:
     """Refuse what no calendar holds."""
     if seconds > TTL_MAX_S:
         raise CommandError("TTL must be at most ten thousand years")
-
-
-def stored_vector(vector: npt.NDArray[np.float64], settings: Settings) -> bytes:
-    """The float32 bytes that this memory keeps of a vector of float32 numbers; raises BadMemory."""
-    squared = _squared_length(vector, settings)
-    if settings.metric == "COSINE" and not is_unit(squared):
-        # One that is a unit vector already stays as it is: normalising what MEM.GET showed, or a model made, once more
-        # would turn a last bit here and there.
-        vector = _unit(vector)
-    return vector.astype("<f4").tobytes()
-
-
-def check_vector(vector: npt.NDArray[np.float64], settings: Settings) -> npt.NDArray[np.float64]:
-    """A query's vector as the memory compares it, a unit vector under COSINE; raises BadMemory."""
-    _squared_length(vector, settings)
-    return _unit(vector) if settings.metric == "COSINE" else vector
-
-
-def _squared_length(vector: npt.NDArray[np.float64], settings: Settings) -> float:
-    if settings.has_vectors and len(vector) != settings.dim:
-        raise DimensionMismatch(settings.dim, len(vector))
-    # The squares of float32 numbers are far inside float64: their sum is finite unless one of them is not.
-    squared = float(vector.dot(vector))
-    if not math.isfinite(squared):
-        raise BadMemory("vector contains NaN or infinity")
-    if not settings.has_vectors:
-        raise BadMemory("this memory index stores no vectors; create it with MODE VECTOR or MODE HYBRID")
-    return squared
-
-
-def _unit(vector: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    unit = normalised(vector)
-    if unit is None:
-        raise BadMemory("a zero vector has no direction to compare under COSINE")
-    return unit
 
 
 class Batch:
@@ -456,12 +426,20 @@ def madd(ctx: Client, args: list[bytes]) -> Any:
         return _drafts(Words(words.words, words.at), count, ctx.server.config)
 
     key, is_long = args[0], len(args) > _READ_ON_LOOP and not ctx.must_finish
+    if count <= aside.ON_LOOP and len(args) <= _READ_ON_LOOP and not ctx.in_exec:
+        put = _alike(ctx, key, ctx.server.keyspace.get(key, ctx.now), alike(words.words, words.at, count))
+        if put is not None:
+            find(ctx, key)  # which counts it
+            ctx.server.commit_new(put, together=True)
+            _announce_written(ctx, key, put.ids, [False] * count)
+            return put.ids
+    if not ctx.must_finish:
+        memory = ctx.server.keyspace.get(key, ctx.now)
+        if memory is not None and _is_written_in_parts(memory, count):
+            return _add_all(ctx, key, find(ctx, key), count, read, words)
     if not is_long:
         drafts = list(read())
         return _with_vectors(ctx, key, drafts, lambda memory: _add_all(ctx, key, memory, count, drafts.__iter__))
-    memory = ctx.look_up(key)
-    if memory is not None and _is_written_in_parts(memory, count):
-        return _add_all(ctx, key, find(ctx, key), count, read)
 
     def then(drafts: list[Draft]) -> Any:
         if ctx.server.log.failure is not None:  # since the command began
@@ -469,6 +447,13 @@ def madd(ctx: Client, args: list[bytes]) -> Any:
         return _with_vectors(ctx, key, drafts, lambda memory: _add_all(ctx, key, memory, count, drafts.__iter__))
 
     return ctx.write_after(ctx.background(lambda: list(read())), then)
+
+
+def _alike(ctx: Client, key: bytes, memory: Memory | None, read: Alike | None) -> PutNew | None:
+    """Records that are alike, if they are new and plain, in a memory that has nothing to make for them, or of them."""
+    if read is None or memory is None or not memory.is_plain or memory.settings.embeds or memory.settings.has_limit:
+        return None
+    return new_notes(ctx.server.config, key, memory, ctx.now, read)
 
 
 def _drafts(words: Words, count: int, config: Config) -> Iterator[Draft]:
@@ -498,20 +483,30 @@ def _is_aside(memory: Memory, count: int) -> bool:
     return count * _COPIED_PER_WRITTEN > memory.held
 
 
-def _add_all(ctx: Client, key: bytes, memory: Memory, count: int, drafts: Callable[[], Iterator[Draft]]) -> Any:
-    """Store these records, on the loop or, where they are many, aside; their ids."""
+def _add_all(
+    ctx: Client,
+    key: bytes,
+    memory: Memory,
+    count: int,
+    drafts: Callable[[], Iterator[Draft]],
+    words: Words | None = None,
+) -> Any:
+    """Store these records, on the loop or, where they are many, aside; their ids. `words` is what `drafts` reads, where
+    nothing has to be made for them."""
     model = memory.settings.model, memory.settings.dim
     batches: list[Batch] = []
     ids: list[bytes] = []
     have_ttl: list[bool] = []
 
-    def settled(memory: Memory, at_once: int) -> Iterator[Batch]:
-        is_another = (memory.settings.model, memory.settings.dim) != model
-        every = enumerate(drafts(), 1)
+    def is_another(memory: Memory) -> bool:
+        return (memory.settings.model, memory.settings.dim) != model
+
+    def settled(memory: Memory, at_once: int, start: int = 0) -> Iterator[Batch]:
+        every = islice(enumerate(drafts(), 1), start, None)
         while True:
             batch = Batch(ctx, key, memory)
             for number, draft in islice(every, at_once):
-                if is_another and draft.vector is not None:
+                if draft.vector is not None and is_another(memory):
                     raise CommandError(
                         "the memory got another model while it was being written to; nothing was written"
                     )
@@ -529,15 +524,25 @@ def _add_all(ctx: Client, key: bytes, memory: Memory, count: int, drafts: Callab
         batches[:] = settled(memory, count)
         return batches[0].group()
 
-    def parts(memory: Memory) -> Iterator[list[Entry]]:
+    def parts(memory: Memory) -> Iterator[aside.Part]:
         ids.clear()
         have_ttl.clear()
-        for batch in settled(memory, _AT_ONCE):
+        read = None if words is None or is_another(memory) else alike(words.words, words.at, count)
+        start = 0
+        while read is not None and start < count:
+            put = _alike(ctx, key, memory, read.some(slice(start, start + _AT_ONCE)))
+            if put is None:
+                break
+            ids.extend(put.ids)
+            have_ttl.extend([False] * len(put.ids))
+            start += len(put.ids)
+            yield [put]
+        for batch in settled(memory, _AT_ONCE, start) if start < count else ():
             ids.extend([entry.id for entry in batch.entries])
             have_ttl.extend(batch.have_ttl)
             yield batch.group()
 
-    def finish(_: list[Entry]) -> list[bytes]:
+    def finish(_: aside.Part) -> list[bytes]:
         if batches:
             return batches[0].announce()
         _announce_written(ctx, key, ids, have_ttl)

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -24,6 +24,7 @@ from ..index.memory import Memory, free, size
 from . import info, open_files
 from .acl_file import AclFile, load_users
 from .acl_users import Acl
+from .adds import Adds
 from .aof import Log
 from .audit import Audit
 from .backfill import Backfill
@@ -34,7 +35,7 @@ from .embedded import live_digests
 from .embedding import Embedding
 from .eviction import Eviction
 from .files import Files
-from .incr import LogDamaged
+from .incr import LogDamaged, framed
 from .inference import Inference
 from .keyspace import Keyspace
 from .log import VERBOSE
@@ -55,7 +56,7 @@ from .workers import Workers
 if TYPE_CHECKING:
     from .commands import Command
     from .console import Console
-    from .entries import Entry
+    from .entries import Entry, PutNew
 
 log = logging.getLogger("recalld")
 
@@ -99,6 +100,7 @@ class Server:
         self.executor = ThreadPoolExecutor(threads, "scan")
         parallel.use(threads)
         self.workers = Workers(self)
+        self.adds = Adds(self)
         self.embedding = Embedding(config, self.loop, config["dir"] if config["appendonly"] else None, clock)
         self.backfill = Backfill(self)
         self.audit = Audit(config, self._owner)
@@ -154,6 +156,8 @@ class Server:
     def commit_all(self, group: list[Entry]) -> None:
         """Apply and log entries that belong together."""
         self.stats.changes += len(group)
+        if len(group) > 1:
+            self.workers.written(len(group))
         self.keyspace.apply_all(group)
         for entry in group if self.notifications.on else ():
             self.notifications.applied(entry)
@@ -162,12 +166,20 @@ class Server:
         elif group:
             self.log.append(group)
 
+    def commit_new(self, put: PutNew, *, together: bool = False) -> None:
+        """Apply new records and log them, each by itself or all together."""
+        self.stats.changes += len(put.ids)
+        self.workers.written(len(put.ids))
+        self.keyspace.apply(put)
+        self.log.append([], framed(put.packed, len(put.ids)) if together else put.packed)
+
     def commit_made(
-        self, key: bytes, twin: Memory, group: list[Entry], count: int, encoded: bytes, now: int
+        self, key: bytes, twin: Memory, group: Sequence[Entry | PutNew], count: int, encoded: bytes, now: int
     ) -> None:
         """Commit `count` entries that were applied to a copy of the memory at `key` (aside.py); `group` is those that
         may be about more than records."""
         self.stats.changes += count
+        self.workers.written(count)
         self.keyspace.replace(key, twin, now)
         if self.notifications.on:
             for entry in group:
@@ -175,7 +187,7 @@ class Server:
         if self.transaction is not None:
             self.transaction.add_made(count, encoded)
         else:
-            self.log.append(group, [encoded])
+            self.log.append([], [encoded])
 
     def _owner(self, key: bytes) -> str | None:
         """Who created the memory at `key`."""

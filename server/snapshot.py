@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .base import Frozen, freeze
-from .entries import Copy, Drop, Entry, Flush, Rename
+from .entries import Copy, Drop, Entry, Flush, PutNew, Rename
 from .keyspace import Keyspace
 
 
@@ -51,7 +51,7 @@ class Snapshot:
         self._left.clear()
         self._keyspace.before_change = None
 
-    def before(self, entry: Entry) -> None:
+    def before(self, entry: Entry | PutNew) -> None:
         """An entry is about to apply."""
         # Not what expires after the time of the entry, which may be about it.
         at = min(self._now, getattr(entry, "at", self._now))
@@ -68,7 +68,7 @@ class Snapshot:
             self._frozen[place] = freeze(key, memory, self._keyspace.deadlines.get(key, 0), self._now)
 
 
-def _changes(entry: Entry, left: Iterable[bytes]) -> Iterable[bytes]:
+def _changes(entry: Entry | PutNew, left: Iterable[bytes]) -> Iterable[bytes]:
     """The keys that an entry changes, as far as they were there at the beginning."""
     if isinstance(entry, Flush):
         return list(left)

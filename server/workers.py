@@ -7,8 +7,8 @@ Rule 2: jobs of one memory never run at the same time: what comes while a batch 
 Rule 3: a cheap job of an idle memory runs at once on the loop: handing over would cost more than it takes. So does a
         short query that comes alone; where several come in one turn of the loop, those of one memory run together.
 
-The first query that is worth it has the compiled loops loaded (compiled_loops.py), in a thread: a server of small
-memories never needs the time and the memory they take.
+The first query, or load of records, that is worth it has the compiled loops loaded (compiled_loops.py), in a thread: a
+server of small memories never needs the time and the memory they take.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ INLINE_COST = 1_000_000
 _SHORT_COST = 6_000_000
 # From here on compiled loops make a difference that shows.
 _COMPILED_COST = 200_000
+# From so many records on, written several at once, it is likely that as many more follow, for which they save as much
+# time as loading them takes.
+_COMPILED_WRITES = 100_000
 
 Job = Callable[[], Any]
 Finish = Callable[[Result], Any]
@@ -67,6 +70,7 @@ class Workers:
         self._short = 0  # short queries of this turn of the loop
         self._crowded = False  # whether the last turn had several
         self._gathered: dict[int, tuple[Memory, list[_Work]]] = {}  # those of this turn, by id(memory)
+        self._written = 0  # records, several at once
         self._loading = False  # whether the compiled loops are loaded, or were tried
 
     def submit(self, memory: Memory, cost: int, job: Job, proto: int = 0) -> Any:
@@ -84,8 +88,7 @@ class Workers:
             return self._queue(memory, plan, finish, proto)
         cost = plan.cost + more  # which looks at what only one thread at a time may
         if cost > _COMPILED_COST and not self._loading:
-            self._loading = True
-            Thread(target=_load_kernels, name="kernels", daemon=True).start()
+            self._load()
         if cost > _SHORT_COST:
             return self._queue(memory, plan, finish, proto)
         if cost <= INLINE_COST:
@@ -98,6 +101,16 @@ class Workers:
         work = _Work(plan, finish, proto, ReadJob(loop=self._server.loop))
         self._gathered.setdefault(id(memory), (memory, []))[1].append(work)
         return work.future
+
+    def written(self, count: int) -> None:
+        """So many records were written at once."""
+        self._written += count
+        if self._written > _COMPILED_WRITES and not self._loading:
+            self._load()
+
+    def _load(self) -> None:
+        self._loading = True
+        Thread(target=_load_kernels, name="kernels", daemon=True).start()
 
     def _turn(self) -> None:
         """All that had come to the loop has been read: start what was gathered."""
