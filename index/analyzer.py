@@ -260,7 +260,7 @@ class Analyzer:
         if kernels.words is not None:
             return self._counted(texts, looked, max_words)
         stretches = (b" %b " % _BETWEEN).join(looked).split()
-        ids = np.array(list(map(self._ids.get, stretches, repeat(_UNKNOWN))), np.int64)
+        ids = np.fromiter(map(self._ids.get, stretches, repeat(_UNKNOWN)), np.int64, len(stretches))
         unknown = np.flatnonzero(ids == _UNKNOWN).tolist()
         ends = [at for at in unknown if stretches[at] == _BETWEEN]
         if len(ends) != len(texts) - 1:  # a text has it

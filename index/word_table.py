@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import kernels
+from .blocks import room
 
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -72,8 +73,8 @@ class WordTable:
     def _add(self, stretches: Sequence[bytes], values: Sequence[int]) -> None:
         self._count += len(values)
         pairs = len(self._slots) // 2
-        if 2 * self._count > pairs:
-            while 2 * self._count > pairs:
+        if 3 * self._count > 2 * pairs:
+            while 3 * self._count > 2 * pairs:
                 pairs *= 2
             self._grow(pairs)
         joined = b"".join(stretches)
@@ -90,7 +91,7 @@ class WordTable:
         held = self._held[: self._used]
         is_length = np.zeros(self._used, np.bool_)
         is_length[begins] = True
-        self._slots, self._held, self._used = _free(pairs), np.empty_like(self._held), 0
+        self._slots, self._held, self._used = _free(pairs), room(self._held.shape, np.uint8), 0
         self._enter(held[~is_length], cuts, there.astype(np.int32))
 
     def _enter(self, words: Bytes, cuts: Int64s, values: npt.NDArray[np.int32]) -> None:
@@ -99,8 +100,8 @@ class WordTable:
     def count(self, texts: Sequence[bytes]) -> Counted:
         """Count the words of texts."""
         joined = np.frombuffer(b"".join(texts), np.uint8)
-        room = len(joined) + 64  # a term takes a byte and what parts it from the next; forms take what is left
-        terms, tfs = np.empty(room, np.uint32), np.empty(room, np.uint16)
+        size = len(joined) + 64  # a term takes a byte and what parts it from the next; forms take what is left
+        terms, tfs = np.empty(size, np.uint32), np.empty(size, np.uint16)
         counts, doc_lens = np.empty(len(texts), np.int64), np.empty(len(texts), np.int64)
         unknown = np.empty(4 * len(texts) + 64, np.int64)
         with self._lock:
@@ -117,7 +118,9 @@ class WordTable:
 
 def _free(pairs: int) -> Int64s:
     """So many slots that hold nothing."""
-    return np.full(2 * pairs, -1, np.int64)
+    slots: Int64s = room((2 * pairs,), np.int64)
+    slots[:] = -1
+    return slots
 
 
 def _cuts(words: Iterable[bytes]) -> Int64s:
@@ -126,4 +129,6 @@ def _cuts(words: Iterable[bytes]) -> Int64s:
 
 
 def _doubled(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.concatenate((array, np.zeros(len(array), array.dtype)))
+    doubled: npt.NDArray[Any] = room((2 * len(array),), array.dtype)
+    doubled[: len(array)] = array
+    return doubled
