@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SPELLINGS = frozenset((b"MEM.ADD", b"mem.add", b"Mem.Add"))
 _NAME = "mem.add"
 # So many, or so many bytes of words, are done at once: a millisecond or two.
-_MOST, _MOST_BYTES = 128, 1 << 20
+_MOST, _MOST_BYTES = 64, 1 << 18
 # So many more turns the log waits for those who come, where the loop waits for the disk: as long as somebody does.
 _TURNS = 1
 # One of more words is not taken: the turn is not to become long.

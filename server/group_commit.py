@@ -14,9 +14,10 @@ _QUICK_S, _QUICK_IN_THREAD_S, _QUICK_SYNCS = 0.001, 0.005, 16
 # What it takes there is a mean of which the last one is such a part; a disk that is slow after all is left to the
 # thread for so many syncs at least.
 _LAST_SHARE, _SLOW_SYNCS = 1 / 32, 1000
-# Such a part of what a sync takes is waited for others, if it is a millisecond at least (the loop's timers know no
-# less) and at most so long. Where they do not come a few times in a row, none is for a while.
-_WAIT_SHARE, _WAIT_LEAST_S, _WAIT_MOST_S = 0.5, 0.001, 0.005
+# Others are waited for as long as a sync takes, if that is a millisecond at least (the loop's timers know no less), and
+# at most so long: who takes longer to come again is sooner done in two turns. Where they do not come a few times in a
+# row, none is waited for for a while.
+_WAIT_LEAST_S, _WAIT_MOST_S = 0.001, 0.005
 _MISSED, _PAUSE = 4, 200
 
 
@@ -54,7 +55,7 @@ class Company:
         if self._missed < 0:
             self._missed += 1
             return 0.0
-        wait_s = min(took_s * _WAIT_SHARE, _WAIT_MOST_S)
+        wait_s = min(took_s, _WAIT_MOST_S)
         self._expected = left + waiting
         return wait_s if left and wait_s >= _WAIT_LEAST_S else 0.0
 

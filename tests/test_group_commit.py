@@ -55,10 +55,10 @@ def test_a_failure_is_counted_as_slow() -> None:
 
 def test_who_is_waited_for_and_how_long() -> None:
     company = Company()
-    assert company.leaves(3, 2, 0.008) == 0.004
+    assert company.leaves(3, 2, 0.004) == 0.004
     assert [company.is_awaited(count) for count in (2, 4, 5, 6)] == [True, True, False, False]
     assert company.leaves(0, 2, 0.008) == 0.0  # nobody who could come
-    assert company.leaves(3, 2, 0.0015) == 0.0  # less than timers know
+    assert company.leaves(3, 2, 0.0009) == 0.0  # less than timers know
     assert company.leaves(3, 2, 0.1) == group_commit._WAIT_MOST_S
 
 
