@@ -24,7 +24,7 @@ _BYTES, _INT = _types.uint8, _types.int64
 
 # FNV-1a of 64 bits.
 _START, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-#: So many slots are looked at: a table of which a third is free hardly ever needs as many, unless somebody chose the words.
+#: So many slots are looked at. A table of which a third is free hardly ever needs as many, unless somebody chose words.
 PROBES = 64
 #: Longer stretches are in no table.
 LONGEST = 64
