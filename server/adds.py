@@ -126,13 +126,14 @@ class Adds:
 
     def _end_of_turn(self) -> None:
         self._is_scheduled = False
-        log, came = self._server.log, bool(self._taken)
-        self._do()
-        if came and len(self._connections) > 1 and self._turns < _TURNS and log.waits_here:
+        log = self._server.log
+        if self._taken and len(self._connections) > 1 and self._turns < _TURNS and log.waits_here:
             # Whoever comes in the next turn is synced by the same wait for the disk.
             self._turns += 1
-            self._schedule()
+            self._schedule()  # first: what is done has the log flush in the next turn, behind this
+            self._do()
             return
+        self._do()
         log.flush()  # before replies are held
         self._settle()
 

@@ -244,6 +244,7 @@ class FileLog(Log):
             except OSError as error:
                 self._patience.failed()
                 raise _NotSynced(error.errno, error.strerror) from error
+
     # -- the thread's jobs
 
     def _start(
@@ -253,6 +254,7 @@ class FileLog(Log):
 
         `then` runs on the loop where that worked, before anything else is written.
         """
+        self._stop_waiting()  # what is not in this job is the next one's
         self._idle.clear()
         self._job_began = self._loop.time()
         self._job_writes = bool(groups)
@@ -297,7 +299,7 @@ class FileLog(Log):
         if self.policy == "always" and self.failure is None and not self._patience.waits_here:
             left = len(self.waiters)
             wait_s = self._company.leaves(released - left, left, took_ms / 1000)
-            if wait_s and self._job is None:
+            if wait_s and self._job is None and not self._durable_waits:
                 self._late = self._loop.call_later(wait_s, self._came_late)
         self.flush()
         if self._durable_waits and self.failure is None and self._job is None and not self._turns:
@@ -355,6 +357,7 @@ class FileLog(Log):
         waiters, self.waiters = self.waiters, set()
         for connection in waiters:
             connection.refuse_writes()
+            connection.drain()  # which closes it, if that was all
 
     def every_second(self) -> None:
         if self._job is not None or self._turns:
@@ -371,6 +374,7 @@ class FileLog(Log):
     async def wait_durable(self, position: int) -> None:
         while self.durable < position:
             if self._job is None and not self._turns and self.failure is None:
+                self._stop_waiting()
                 self.flush()
                 if self._job is None and self.failure is None:
                     self._sync()

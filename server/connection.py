@@ -425,6 +425,8 @@ class Connection(asyncio.Protocol):
     def refuse_writes(self) -> None:
         """The log failed: what waits for it and wrote is answered with an error, the rest may leave."""
         log_ = self.server.log
+        if self.waiting_bytes >= HIGH_WATER:
+            self.server.loop.call_soon(self.process)  # what came behind has room again
         for entry in self.waiting:
             if entry.position <= log_.released or entry.position == UNKNOWN:
                 continue
@@ -585,7 +587,7 @@ class Connection(asyncio.Protocol):
     # -- the end
 
     def _close_when_done(self) -> None:
-        waits = self.waiting or self.taken or self.scheduled or self.joining or self.held is not None
+        waits = self.waiting or self.taken or self.running or self.scheduled or self.joining or self.held is not None
         idle = not waits and self.writable
         if idle and not self.closing:
             self.closing = True

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .arguments import NAME_BYTES, vector_number
 from .entries import PutNew
@@ -62,6 +63,73 @@ class NewNotes:
         return True
 
 
+class Form(NamedTuple):
+    """How a plain note is spelled: where its options' names, and TAGS's count, are in a list of words (`marks`; `names`
+    takes them out of one, and are `said` there), and where the values; 0 for an option that there is not."""
+
+    size: int
+    marks: tuple[int, ...]
+    names: itemgetter[Any]
+    said: Any
+    id: int
+    text: int
+    vector: int
+    importance: int
+    metas: tuple[int, ...]  # of each pair, field and value
+    tags: range
+
+    def fits(self, words: Sequence[bytes]) -> bool:
+        """Whether these are spelled so too."""
+        return len(words) == self.size and bool(self.names(words) == self.said)
+
+
+def form_of(words: Sequence[bytes], place: int) -> Form | None:
+    """That of a note whose options begin at `place`; None where it asks for more than a plain one, or for less."""
+    size = len(words)
+    marks: list[int] = []
+    values: dict[bytes, int] = {}
+    metas: list[int] = []
+    tags = range(0)
+    while place < size - 1:
+        name = words[place][:NAME_BYTES].upper()
+        marks.append(place)
+        behind = place + 2
+        if name == b"META":
+            metas += (place + 1, place + 2)
+            behind = place + 3
+        elif name in values or name not in (b"ID", b"TEXT", b"VEC", b"IMPORTANCE", b"TAGS"):
+            return None
+        elif name == b"TAGS":
+            number = words[place + 1]
+            if not number.isdigit() or len(number) > 3 or b"%d" % int(number) != number:
+                return None
+            marks.append(place + 1)
+            behind = place + 2 + int(number)
+            tags = range(place + 2, behind)
+        values[name] = place + 1
+        place = behind
+    if place != size or b"TEXT" not in values:
+        return None
+    names = itemgetter(*marks)
+    at = [values.get(name, 0) for name in (b"ID", b"TEXT", b"VEC", b"IMPORTANCE")]
+    return Form(size, tuple(marks), names, names(words), at[0], at[1], at[2], at[3], tuple(metas), tags)
+
+
+def importance_of(word: bytes) -> float:
+    """Raises CommandError where it is none."""
+    value = vector_number(word) + 0.0  # never -0
+    if not 0.0 <= value <= 1.0:
+        raise CommandError("IMPORTANCE must be between 0 and 1")
+    return value
+
+
+def fields_of(pairs: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Fields and values, each field once, in its first place with its last value."""
+    if len(pairs) == 2:
+        return tuple(pairs)
+    return tuple(chain.from_iterable(dict(zip(pairs[::2], pairs[1::2], strict=True)).items()))
+
+
 class Alike(NamedTuple):
     """Records by columns; an option that they do not have is an empty list."""
 
@@ -84,62 +152,27 @@ def alike(words: list[bytes], at: int, count: int) -> Alike | None:
     if rest or size < 3 or words[at].upper() != b"RECORD":
         return None
     first = words[at : at + size]
-    marks = [0]  # where the first one's own words are, which the others are to have as well
-    values: dict[bytes, range] = {}
-    metas: list[int] = []
-    place = 1
-    while place < size - 1:
-        name = first[place][:NAME_BYTES].upper()
-        marks.append(place)
-        value = range(place + 1, place + 2)
-        if name == b"META":
-            metas += (place + 1, place + 2)
-            value = range(place + 1, place + 3)
-        elif name in values or name not in (b"ID", b"TEXT", b"VEC", b"IMPORTANCE", b"TAGS"):
-            return None
-        elif name == b"TAGS":
-            number = first[place + 1]
-            if not number.isdigit() or len(number) > 3 or b"%d" % int(number) != number:
-                return None
-            marks.append(place + 1)
-            value = range(place + 2, place + 2 + int(number))
-        values[name] = value
-        place = value.stop
-    if place != size or b"TEXT" not in values:
+    form = form_of(first, 1)
+    if form is None:
         return None
 
     def column(place: int) -> list[bytes]:
         return words[at + place :: size]
 
-    def columns(name: bytes) -> list[list[bytes]]:
-        return [column(place) for place in values.get(name, ())]
-
-    def only(name: bytes) -> list[bytes]:
-        return next(iter(columns(name)), [])
-
-    if any(column(place).count(first[place]) != count for place in marks):
+    if any(column(place).count(first[place]) != count for place in (0, *form.marks)):
         return None
     try:
-        importance = [vector_number(word) + 0.0 for word in only(b"IMPORTANCE")]  # never -0
+        importance = list(map(importance_of, column(form.importance))) if form.importance else []
     except CommandError:
         return None
-    if not all(0.0 <= value <= 1.0 for value in importance):
-        return None
     return Alike(
-        only(b"ID"),
-        only(b"TEXT"),
-        only(b"VEC"),
-        [_fields(each) for each in zip(*map(column, metas), strict=True)],
-        [tuple(dict.fromkeys(each)) for each in zip(*columns(b"TAGS"), strict=True)],
+        column(form.id) if form.id else [],
+        column(form.text),
+        column(form.vector) if form.vector else [],
+        [fields_of(each) for each in zip(*map(column, form.metas), strict=True)],
+        [tuple(dict.fromkeys(each)) for each in zip(*map(column, form.tags), strict=True)],
         importance,
     )
-
-
-def _fields(pairs: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Fields and values, each field once, in its first place with its last value."""
-    if len(pairs) == 2:
-        return pairs
-    return tuple(chain.from_iterable(dict(zip(pairs[::2], pairs[1::2], strict=True)).items()))
 
 
 def new_notes(config: Config, key: bytes, memory: Memory, now: int, read: Alike) -> PutNew | None:

@@ -156,8 +156,7 @@ class Server:
     def commit_all(self, group: list[Entry]) -> None:
         """Apply and log entries that belong together."""
         self.stats.changes += len(group)
-        if len(group) > 1:
-            self.workers.written(len(group))
+        self.workers.written(len(group))
         self.keyspace.apply_all(group)
         for entry in group if self.notifications.on else ():
             self.notifications.applied(entry)

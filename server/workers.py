@@ -104,7 +104,7 @@ class Workers:
 
     def written(self, count: int) -> None:
         """So many records were written at once."""
-        self._written += count
+        self._written += count if count > 1 else 0  # no compiled loop is for one
         if self._written > _COMPILED_WRITES and not self._loading:
             self._load()
 

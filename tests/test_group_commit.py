@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Iterator
+from operator import attrgetter
 
 import pytest
 from durable import eventually, on_loop
+from harness import WireError, pack
 from recalld.server import group_commit
 from recalld.server.group_commit import Company, Patience
 from test_durable_faults import Disk
@@ -127,3 +131,86 @@ def test_another_policy_ends_the_wait(always: Disk, monkeypatch: pytest.MonkeyPa
     two_wait(always)
     assert always.wire("CONFIG", "SET", "appendfsync", policy) == "OK"
     assert always.other.read() == b"c"
+
+
+def test_who_waits_for_the_disk_itself_waits_for_nobody(always: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits(monkeypatch, 1000.0)
+    before = always.files.calls["sync"]
+    two_wait(always)
+    assert always.wire("WAITAOF", 1, 0, 0) == [1, 0]
+    assert always.other.read() == b"c"
+    assert always.files.calls["sync"] == before + 2
+
+
+def test_nobody_is_awaited_while_somebody_waits_for_the_disk(always: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits(monkeypatch, 1000.0)
+    before = always.files.calls["sync"]
+    gate = always.files.stall("sync")
+    always.wire.send("MEM.ADD", "k", "ID", "b", "TEXT", "second")
+    assert gate.reached.wait(60)
+    always.other.send("MEM.ADD", "k", "ID", "c", "TEXT", "third")
+    always.other.send("WAITAOF", 1, 0, 0)
+    log = always.server.server.log
+    eventually(lambda: on_loop(always.server, lambda: len(log._durable_waits) == 1))
+    gate.open()
+    assert [always.other.read(), always.other.read()] == [b"c", [1, 0]]
+    assert always.files.calls["sync"] == before + 2
+
+
+def test_a_job_ends_the_wait(always: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits(monkeypatch, 1000.0)
+    two_wait(always)
+    log = always.server.server.log
+
+    def start() -> tuple[bool, bool]:
+        was_waiting = log._late is not None
+        log._start(lambda: None, log.durable, [])
+        return was_waiting, log._late is not None
+
+    assert on_loop(always.server, start) == (True, False)
+    assert always.wire("SAVE") == "OK"
+    assert always.other.read() == b"c"
+
+
+def test_who_comes_in_the_next_turn_is_synced_by_the_same_sync(always: Disk) -> None:
+    log = always.server.server.log
+    clients = on_loop(always.server, lambda: [each.connection for each in always.server.server.clients.values()])
+
+    def come() -> None:
+        log._patience.waits_here = True
+        for number, client in enumerate(clients):
+            client.data_received(pack("MEM.ADD", "k", "ID", f"now-{number}", "TEXT", "second"))
+        always.server.server.loop.call_soon(come_later)
+
+    def come_later() -> None:
+        for number, client in enumerate(clients):
+            client.data_received(pack("MEM.ADD", "k", "ID", f"later-{number}", "TEXT", "third"))
+
+    assert len(clients) == 2
+    before = always.files.calls["sync"]
+    on_loop(always.server, come)
+    for number, wire in enumerate((always.wire, always.other)):
+        assert [wire.read(), wire.read()] == [b"now-%d" % number, b"later-%d" % number]
+    assert always.files.calls["sync"] == before + 1
+
+
+@pytest.mark.parametrize("ends", ["quit", "half-closed"])
+def test_a_connection_that_has_its_refusals_is_closed(always: Disk, ends: str) -> None:
+    """Where it said before that it wants no more, and its replies waited for the disk."""
+    gate = always.files.stall("sync")
+    always.files.fail("sync", errno.EIO)
+    always.wire.send("MEM.ADD", "k", "ID", "b", "TEXT", "second")
+    if ends == "quit":
+        always.wire.send("QUIT")
+    else:
+        always.wire.sock.shutdown(socket.SHUT_WR)
+    assert gate.reached.wait(60)
+    done = "closing_after_input" if ends == "half-closed" else "client.close_after_reply"
+    clients = always.server.server.clients
+    is_done = attrgetter(done)
+    eventually(lambda: on_loop(always.server, lambda: any(is_done(each.connection) for each in clients.values())))
+    gate.open()
+    assert isinstance(always.wire.read(), WireError)
+    if ends == "quit":
+        assert always.wire.read() == "OK"
+    assert always.wire.sock.recv(1) == b""
