@@ -5,8 +5,8 @@ a connection hands it over (`take`) and goes on; at the end of the turn, or befo
 runs, those that gathered are done (`run`): as if in that order, one after another, and each is whole by itself in the
 log. Nobody can tell but by the time on the clock, which they share.
 
-Rule 1: what is written together is what surely can be: a new plain note in a plain memory. Whatever else a command
-        asks for, or has wrong with it, `dispatch.execute` does or says, in its place among the others.
+Rule 1: what is taken is a note of the plain form (new_notes.py), what is written together is one that surely can be:
+        new, in a plain memory. Whatever else there is to it `dispatch.execute` does or says, in its place.
 Rule 2: replies stand where they belong among the connection's others: `out[place]` is empty until then.
 Rule 3: where commands may be held back (dispatch.Paused) nothing is taken; where that has come since, what was taken
         is given back.
@@ -18,15 +18,12 @@ from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..index.errors import BadMemory
 from ..protocol.encoder import encode
-from .arguments import Words
 from .commands import TABLE
 from .dispatch import error_reply, execute
 from .errors import CommandError
-from .new_notes import NewNotes
-from .record_commands import merged, read_draft
-from .record_vectors import fit_vectors, stored_vector
+from .new_notes import Form, NewNotes, fields_of, form_of, importance_of
+from .record_vectors import fit_vectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,10 +43,6 @@ _TURNS = 1
 # One of more words is not taken: the turn is not to become long.
 _MOST_WORDS = 64
 _OPTIONS_AT = 2  # behind the command's name and the key
-# Where each option's value stands, by the options as they are spelled.
-_Form = tuple[int, int, int]  # of ID, TEXT and VEC; 0: without
-_forms: dict[tuple[bytes, ...], _Form] = {}
-_FORMS_MAX = 512
 
 
 class _Taken(NamedTuple):
@@ -57,6 +50,7 @@ class _Taken(NamedTuple):
 
     connection: Connection
     args: list[bytes]
+    form: Form
     out: list[bytes]
     writes: list[int]
     place: int
@@ -72,6 +66,7 @@ class Adds:
         self._connections: dict[Connection, None] = {}  # that commands were taken from, and not settled with since
         self._is_scheduled = False
         self._turns = 0  # that the log has been waiting for more
+        self._form: Form | None = None  # of the last one
         self._settings: Settings | None = None  # that were looked at last, and whether a memory with them takes such
         self._is_plain = False
 
@@ -86,14 +81,15 @@ class Adds:
         memory = server.keyspace.memories.get(args[1])
         if memory is None or client.has_long_words or client.channels or client.patterns or client.monitoring:
             return False
-        if not self._suits(memory.settings) or (_form(args) is None and _asks_for_dedup(args)):
+        form = self._form_of(args)
+        if form is None or not self._suits(memory.settings):
             return False
         size = sum(map(len, args))
         if size > _MOST_BYTES:
             return False
         client.now = server.clock()
         client.last_command = _NAME
-        self._taken.append(_Taken(connection, args, out, writes, len(out)))
+        self._taken.append(_Taken(connection, args, form, out, writes, len(out)))
         writes.append(len(out))
         out.append(b"")
         connection.taken += 1
@@ -104,6 +100,13 @@ class Adds:
         else:
             self._schedule()
         return True
+
+    def _form_of(self, args: list[bytes]) -> Form | None:
+        form = self._form
+        if form is None or not form.fits(args):  # most are spelled as the one before
+            form = form_of(args, _OPTIONS_AT)
+            self._form = form or self._form
+        return form
 
     def _suits(self, settings: Settings) -> bool:
         """Whether a memory of these writes a note without a thread, and makes no room for it."""
@@ -179,7 +182,8 @@ class Adds:
         batch = self._batch(key)
         vectors: list[bytes | None] = []
         if batch is not None and batch.memory.settings.has_vectors:
-            vectors = fit_vectors([_vector(each.args) for each in taken], batch.memory.settings)
+            blobs = [each.args[each.form.vector] if each.form.vector else b"" for each in taken]
+            vectors = fit_vectors(blobs, batch.memory.settings)
         for each, vector in zip(taken, vectors or repeat(None), strict=False):
             if batch is not None:
                 if batch.add(each, vector):
@@ -209,29 +213,25 @@ class _Batch:
 
     def add(self, taken: _Taken, vector: bytes | None) -> bool:
         """Add the record of a command, unless something is unusual about it. `vector` is what is to be stored of one
-        of the usual form that was found fit."""
-        args = taken.args
-        form = _form(args)
-        if form is None:
-            added = self._add_draft(args)
-        elif form[2] and vector is None:
-            added = False
-        else:
-            added = self._notes.add(args[form[0]] if form[0] else None, args[form[1]], vector or b"")
+        that was found fit."""
+        args, form = taken.args, taken.form
+        if form.vector and vector is None:
+            return False
+        try:
+            importance = importance_of(args[form.importance]) if form.importance else 0.5
+        except CommandError:
+            return False
+        added = self._notes.add(
+            args[form.id] if form.id else None,
+            args[form.text],
+            vector or b"",
+            fields_of([args[place] for place in form.metas]) if form.metas else (),
+            tuple(dict.fromkeys([args[place] for place in form.tags])) if form.tags else (),
+            importance,
+        )
         if added:
             self._taken.append(taken)
         return added
-
-    def _add_draft(self, args: list[bytes]) -> bool:
-        try:
-            draft = read_draft(Words(args, _OPTIONS_AT), self._server.config)
-            vector = b"" if draft.vector is None else stored_vector(draft.vector, self.memory.settings)
-        except (CommandError, BadMemory):
-            return False
-        if not draft.is_plain or draft.text is None:
-            return False
-        importance = 0.5 if draft.importance is None else draft.importance
-        return self._notes.add(draft.id, draft.text, vector, merged((), draft.meta), draft.tags or (), importance)
 
     def write(self) -> None:
         """Commit them, and say so."""
@@ -276,31 +276,3 @@ def _give_back(taken: Sequence[_Taken]) -> None:
         while each.writes and each.writes[-1] >= each.place:
             each.writes.pop()
         connection.rest.append(each.args)
-
-
-def _form(args: Sequence[bytes]) -> _Form | None:
-    """Where the values are, where there is nothing but ID, TEXT and VEC."""
-    if len(args) % 2:
-        return None
-    options = tuple(args[_OPTIONS_AT::2])
-    form = _forms.get(options)
-    if form is not None or len(options) > 3:
-        return form
-    names = [option.upper() for option in options]
-    places = [names.index(name) * 2 + _OPTIONS_AT + 1 if name in names else 0 for name in (b"ID", b"TEXT", b"VEC")]
-    if not places[1] or sum(map(bool, places)) < len(names):
-        return None
-    form = places[0], places[1], places[2]
-    if len(_forms) < _FORMS_MAX:
-        _forms[options] = form
-    return form
-
-
-def _asks_for_dedup(args: Sequence[bytes]) -> bool:
-    return any(len(word) == 5 and word.upper() == b"DEDUP" for word in args)
-
-
-def _vector(args: Sequence[bytes]) -> bytes:
-    """The value of VEC in a command of the usual form; b"" where there is none."""
-    form = _form(args)
-    return args[form[2]] if form is not None and form[2] else b""

@@ -217,7 +217,7 @@ class FileLog(Log):
         began = time.perf_counter()
         try:
             self._write_and_sync(groups)
-        except OSError as failed:
+        except Exception as failed:  # whatever it is, `groups` are still to be written
             error = failed
         took = time.perf_counter() - began
         self._patience.took_here(took)

@@ -18,7 +18,7 @@ _LAST_SHARE, _SLOW_SYNCS = 1 / 32, 1000
 # at most so long: who takes longer to come again is sooner done in two turns. Where they do not come a few times in a
 # row, none is waited for for a while.
 _WAIT_LEAST_S, _WAIT_MOST_S = 0.001, 0.005
-_MISSED, _PAUSE = 4, 200
+_MISSED, _PAUSE = 4, 50
 
 
 class Patience:

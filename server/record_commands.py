@@ -33,7 +33,7 @@ from .errors import CommandError, shown_word, syntax_error
 from .fact_maps import fact_map
 from .filter_words import read_filter
 from .memory_commands import find
-from .new_notes import Alike, alike, new_notes
+from .new_notes import Alike, alike, importance_of, new_notes
 from .record_maps import RecordFlags, record_map
 from .record_vectors import check_vector, stored_vector
 from .room import announce_evicted, evictions, make_room
@@ -99,12 +99,6 @@ class Draft:
     dedup: bool = False
     near: float | None = None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it names nothing but text, id, vector, metadata, tags and importance."""
-        timed = self.ttl_s or (self.at, self.valid_at, self.valid_until) != (None, None, None)
-        return not (timed or self.kind or self.pin or self.condition or self.dedup)
-
 
 class Existing(NamedTuple):
     """What a record being written over holds."""
@@ -137,9 +131,7 @@ def read_draft(words: Words, config: Config, stop: bytes = b"") -> Draft:
         elif option == b"TAGS":
             draft.tags = tuple(dict.fromkeys(words.counted()))
         elif option == b"IMPORTANCE":
-            draft.importance = words.weight() + 0.0  # never -0
-            if not 0 <= draft.importance <= 1:
-                raise CommandError("IMPORTANCE must be between 0 and 1")
+            draft.importance = importance_of(words.next())
         elif option == b"TTL":
             draft.ttl_s = words.integer()
             if draft.ttl_s <= 0:

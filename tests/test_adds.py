@@ -684,7 +684,6 @@ def test_a_failing_disk(policy: str, op: str) -> None:
                 replies = each.split(b"\r\n")
                 assert replies.count(b"+PONG") == 2
                 assert len([one for one in replies if one.startswith((b"$", b"-", b"+"))]) == 10
-                assert sum(one.startswith(b"-ERR") for one in replies) >= 1
                 assert b"-MISCONF" in each or (policy, op) == ("no", "sync")
             files.heal()
             on_loop(server, server.server.log.every_second)
@@ -710,7 +709,7 @@ def test_the_log_fails_between() -> None:
 
         def feed() -> None:
             first.data_received(lines(add("s"), ["MEM.CARD", "s"], add("s")))
-            first.data_received(lines(add("s"), add("s", "x", "ID")))
+            first.data_received(lines(add("s"), add("s")))
             second.data_received(lines(["MEM.CREATE", "t", "MODE", "SEARCH"]))
 
         on_loop(server, feed)

@@ -6,13 +6,14 @@ import errno
 import socket
 from collections.abc import Iterator
 from operator import attrgetter
+from random import Random
 
 import pytest
-from durable import eventually, on_loop
+from durable import eventually, on_loop, reloaded
 from harness import WireError, pack
 from recalld.server import group_commit
 from recalld.server.group_commit import Company, Patience
-from test_durable_faults import Disk
+from test_durable_faults import KEPT, Disk
 
 
 def test_the_loop_tries_a_disk_that_was_quick_and_leaves_a_slow_one() -> None:
@@ -71,7 +72,7 @@ def test_nobody_is_waited_for_where_they_do_not_come() -> None:
     for _ in range(4):
         assert company.leaves(1, 1, 0.008)
         company.missed()
-    for _ in range(200):
+    for _ in range(50):
         assert company.leaves(1, 1, 0.008) == 0.0
     assert company.leaves(1, 1, 0.008)
     for _ in range(3):
@@ -214,3 +215,20 @@ def test_a_connection_that_has_its_refusals_is_closed(always: Disk, ends: str) -
     if ends == "quit":
         assert always.wire.read() == "OK"
     assert always.wire.sock.recv(1) == b""
+
+
+def test_whatever_fails_on_the_loop_loses_nothing(always: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was to be written is written again, first."""
+    log = always.server.server.log
+
+    def fail(groups: object) -> None:
+        raise MemoryError
+
+    log._patience.waits_here = True
+    with monkeypatch.context() as patch:
+        patch.setattr(log._writer, "write", fail)
+        assert always.wire.error("MEM.ADD", "k", "ID", "b", "TEXT", "second").endswith(KEPT)
+    always.second()
+    assert always.wire("MEM.ADD", "k", "ID", "c", "TEXT", "third") == b"c"
+    assert reloaded(always.files.crash(Random(1))) == always.state()
+    assert always.wire("MEM.CARD", "k") == 3
