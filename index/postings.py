@@ -29,7 +29,7 @@ Int32s = npt.NDArray[np.int32]
 
 _RATIO = 8
 # So many postings are merged in some three milliseconds.
-_MERGED_ON_LOOP = 100_000
+_MERGED_ON_LOOP = 300_000
 # So many rows that died are taken off the counts together.
 _DIED_MOST = 256
 # A thread that merges copies so many at a time.

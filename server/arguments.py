@@ -103,7 +103,8 @@ class Words:
             if len(blob) % 4:
                 raise CommandError("vector is not float32 bytes; its length must be a multiple of 4")
             _check_dimensions(len(blob) // 4)
-            return np.frombuffer(blob, "<f4").astype(np.float64)
+            with np.errstate(invalid="ignore"):  # of a signalling NaN
+                return np.frombuffer(blob, "<f4").astype(np.float64)
         with np.errstate(over="ignore"):
             # Rounded to float32 as VEC's bytes are, so that both spellings of a vector are one vector.
             numbers = self.counted()
