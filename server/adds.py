@@ -38,7 +38,7 @@ SPELLINGS = frozenset((b"MEM.ADD", b"mem.add", b"Mem.Add"))
 _NAME = "mem.add"
 # So many, or so many bytes of words, are done at once: a millisecond or two.
 _MOST, _MOST_BYTES = 64, 1 << 18
-# So many more turns the log waits for those who come, where the loop waits for the disk: as long as somebody does.
+# So many more turns the log waits for those who come, where the loop waits for the disk.
 _TURNS = 1
 # One of more words is not taken: the turn is not to become long.
 _MOST_WORDS = 64
@@ -163,8 +163,12 @@ class Adds:
         start = 0
         for end in range(1, len(taken) + 1):
             if end == len(taken) or taken[end].args[1] != taken[start].args[1]:
-                self._store(taken[start:end])
-                start = end
+                some, start = taken[start:end], end
+                try:
+                    self._store(some)
+                except Exception as error:  # nobody is to wait for ever for what it cut short
+                    for each in some:
+                        each.out[each.place] = each.out[each.place] or _failed(each, error)
 
     def _are_as_they_were(self, taken: Sequence[_Taken]) -> bool:
         """Whether the memories are none that do not take such, and whoever sent them still may."""
@@ -238,13 +242,7 @@ class _Batch:
         taken, server, put = self._taken, self._server, self._notes.put
         if not taken:
             return
-        try:
-            server.commit_new(put)
-        except Exception as error:
-            for each in taken:
-                client = each.connection.client
-                each.out[each.place] = encode(error_reply(client, _NAME, error), client.proto)
-            return
+        server.commit_new(put)
         server.stats.hits += len(taken)
         for each, record_id in zip(taken, put.ids, strict=True):
             each.out[each.place] = b"$%d\r\n%b\r\n" % (len(record_id), record_id)
@@ -266,6 +264,11 @@ def _execute(taken: _Taken) -> None:
     taken.out[taken.place] = encode(execute(client, taken.args), client.proto)
     if client.server.log.position == before:
         taken.writes.remove(taken.place)
+
+
+def _failed(taken: _Taken, error: Exception) -> bytes:
+    client = taken.connection.client
+    return encode(error_reply(client, _NAME, error), client.proto)
 
 
 def _give_back(taken: Sequence[_Taken]) -> None:

@@ -1,8 +1,8 @@
 """The log: what was applied is appended, synced by policy, and decides when replies may leave.
 
     always     replies leave after the fsync that covers what they show; one turn of the loop writes for all clients
-               at once. A thread syncs, and what comes meanwhile is the next batch; a disk that is quicker than
-               handing over is waited for on the loop
+               at once. A thread syncs, and what comes meanwhile is the next batch, which may wait for company; a disk
+               that is quicker than handing over is waited for on the loop (group_commit.py)
     everysec   a write's reply leaves once write(2) has returned; a thread syncs every second. While a sync runs,
                nothing is written to that file (it would block the loop on most file systems): what comes is
                acknowledged from memory for up to two seconds, and longer than that only reads are answered

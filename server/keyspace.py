@@ -250,33 +250,23 @@ class Keyspace:
     def _put_new(self, entry: PutNew) -> None:
         memory = self._current(entry.key, entry.at)
         memory.version += len(entry.ids) - 1
+        columns = (entry.ids, entry.texts, entry.vectors, entry.metas, entry.tags)
+        at, max_words = entry.at, entry.max_words
         if len(entry.ids) < _TOGETHER:
-            columns = (entry.ids, entry.texts, entry.vectors, entry.metas, entry.tags)
             for *record, importance in zip(*columns, entry.importance, strict=True):
                 memory.put(
                     *record,
                     importance=importance,
-                    created_at=entry.at,
-                    updated_at=entry.at,
+                    created_at=at,
+                    updated_at=at,
                     deadline=NEVER,
-                    max_words=entry.max_words,
-                    at=entry.at,
+                    max_words=max_words,
+                    at=at,
                 )
-            memory.next_id = entry.next_id
-            self._changed(entry.key, memory)
-            return
-        memory.put_new(
-            entry.ids,
-            entry.texts,
-            entry.vectors,
-            entry.metas,
-            entry.tags,
-            importance=entry.importance,
-            created_at=entry.at,
-            updated_at=entry.at,
-            max_words=entry.max_words,
-            at=entry.at,
-        )
+        else:
+            memory.put_new(
+                *columns, importance=entry.importance, created_at=at, updated_at=at, max_words=max_words, at=at
+            )
         memory.next_id = entry.next_id
         self._changed(entry.key, memory)
 

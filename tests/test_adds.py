@@ -847,6 +847,18 @@ TURNS = st.lists(
 )
 
 
+def test_what_fails_by_a_mistake_of_ours_is_answered(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command of the turn, and the next ones as ever."""
+    wire = server.wire()
+    wire("MEM.CREATE", "s", "MODE", "SEARCH")
+    with monkeypatch.context() as patch:
+        patch.setattr(adds._Batch, "add", lambda *_: 1 / 0)
+        for reply in wire.pipeline(*[add("s")] * 3):
+            assert str(reply) == "ERR internal error; the server's log has the details"
+    assert wire("MEM.CARD", "s") == 0
+    assert wire(*add("s")) == b"1"
+
+
 @pytest.fixture(scope="module", params=["always", "everysec"])
 def lasting(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with pair(appendfsync=request.param) as made:

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from durable import eventually, on_loop, state
+from durable import eventually, on_loop
 from harness import PATIENCE_S, SECOND, Clock, Running, Wire, WireError
 from recalld.server import aside, record_commands
 from recalld.server.entries import Drop, Flush, Put, PutNew, Switch
 from recalld.server.incr import encode_entries, encode_group, framed
+from test_attack_aside import held_by
 
 # What a file has of its own: the tag that it draws, and with it each note's checksum.
 _TAGGED = re.compile(rb"^#?[0-9a-f]{16}(:[0-9a-f]{8})?", re.MULTILINE)
@@ -53,19 +54,6 @@ def counters(wire: Wire) -> list[bytes]:
     names = (b"keyspace_", b"expired_", b"rdb_changes", b"total_error", b"errorstat", b"cmdstat_mem")
     lines = wire("INFO", "everything").split(b"\r\n")
     return [line.split(b",usec")[0] for line in lines if line.startswith(names)]
-
-
-def held_by(server: Running) -> list[Any]:
-    """All that it holds, but for what is due."""
-
-    def look() -> list[Any]:
-        keyspace, now = server.server.keyspace, server.clock()
-        for key in keyspace.keys(now):
-            keyspace.prune(key, now)
-        return state(keyspace)
-
-    found: list[Any] = on_loop(server, look)
-    return found
 
 
 def run(folder: Path, steps: list[Step], options: dict[str, str]) -> list[Any]:
